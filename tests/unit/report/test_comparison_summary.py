@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 
-from rich.console import Console
-
 from raydpzv.report.comparison_privacy import privacy_line
-from raydpzv.report.comparison_summary import brief_report, brief_rows, failures_line, target_line
 from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table
-from tests.helpers.synthetic_comparison import Made, field
-
-
-def printed(made, targets, width=120):
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(brief_report(*made.tables, targets))
-    return console.file.getvalue()
+from raydpzv.report.comparison_text import failures_line, summary_grid, summary_report, target_line
+from tests.helpers.synthetic_comparison import Made, field, printed
 
 
 def large():
@@ -35,7 +26,7 @@ def large():
 
 
 def test_a_common_comparison_fits_on_a_screen():
-    lines = printed(large(), [0.8, 0.9]).splitlines()
+    lines = printed(large().tables, [0.8, 0.9], report=summary_report).splitlines()
     assert len(lines) <= 36  # four more say where the folder and the page are
     assert max(map(len, lines)) <= 120
     assert sum(line.count("KiB") == 2 for line in lines) == 14
@@ -43,25 +34,27 @@ def test_a_common_comparison_fits_on_a_screen():
 
 def test_rows_have_one_line_each_and_columns_without_meaning_are_left_out():
     runs, curves, _ = field().tables
-    found = brief_rows(table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs))
+    found = summary_grid(table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs))
     rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]
     assert rows[0]["accuracy"] == "80.00 % (70.00 to 90.00)"
     assert [row["aim: ε"] for row in rows] == ["none", "1", "none", "10", "none"]
     assert rows[3]["runs"] == "3, 1 FAILED"
     assert not any("\n" in cell for row in found.rows for cell in row)
     runs, curves, _ = Made().run("a", None, 0, 0.9, pace=0.0).tables
-    plain = brief_rows(table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs))
+    plain = summary_grid(table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs))
     assert plain.heads == ("method", "runs", "accuracy", "at 7.81 KiB", "bytes up", "bytes down")
 
 
 def test_failures_targets_and_privacy_are_a_line_each():
-    said = printed(field(), [0.8, 0.99])
+    said = printed(field().tables, [0.8, 0.99], report=summary_report)
     assert (
         "FAILED: 1 of 15 runs; first langsam λ [red], calibrated to ε = 10, seed 1 (runs/08-run): constant"
         in said
     )
     assert "No run reached test accuracy 99 %." in said
-    assert "Failures: none of 1 runs" in printed(Made().run("a", None, 0, 0.5), [])
+    assert "Failures: none of 1 runs" in printed(
+        Made().run("a", None, 0, 0.5).tables, [], report=summary_report
+    )
 
 
 def test_a_failure_is_shown_in_words_of_today_and_unmade_runs_are_said():
@@ -113,6 +106,6 @@ def test_warnings_are_few_on_the_screen():
     made = Made()
     for place in range(5):
         made.run(f"entrant {place}", None, 0, 0.5, peak_accuracy=0.9)
-    said = printed(made, [])
+    said = printed(made.tables, [], report=summary_report)
     assert said.count("warning: entrant") == 3
     assert "2 more warnings: --explain" in said

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import raydpzv
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.table import HeadTable
 
 HEADS = ("trial", "method.server_lr", "validation_accuracy", "proved ε", "at the edge of its grid", "why")
 ROWS = (
@@ -84,7 +84,7 @@ def test_tables_with_heads_are_of_this_class():
     root = Path(raydpzv.__file__).parents[1]
     places = [p for room in ("raydpzv", "scenarios", "actors") for p in (root / room).rglob("*.py")]
     plain = {p.name for p in places if "from rich.table import Table" in p.read_text()}
-    assert plain == {"privacy.py", "tables.py"}
+    assert plain == {"privacy.py", "run_summary.py", "table.py"}
     for path in (root / "raydpzv" / "report" / name for name in plain):
         for call in re.findall(r"(?<!\w)Table(?:\.grid)?\([^)]*\)", path.read_text()):
             assert call.startswith("Table.grid(") or "show_header=False" in call

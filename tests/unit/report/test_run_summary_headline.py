@@ -10,7 +10,7 @@ import pytest
 import scenarios
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.statements import claims, verdict
-from raydpzv.report.verdict import accuracy_line, headline
+from raydpzv.report.run_summary import accuracy_line, headline
 from raydpzv.sim.virtual import NOBODY_WAKES
 from tests.helpers.public_data import PUBLIC
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
 
 from raydpzv.records import metrics
-from raydpzv.report import style, text
-from raydpzv.report.figure import ReportFigure, RunView, clock_axis
+from raydpzv.report import plots, text
+from raydpzv.report.plots import ReportFigure
+from raydpzv.report.run_plots import clock_axis
+from raydpzv.report.run_tables import RunView
 from raydpzv.settings.party_names import label
 
 _MOST_CLIENTS = 20
@@ -36,7 +37,7 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
     shown, total = _stalest([c for _, _, a in drawn for c in a]), max(len(a) for _, _, a in drawn)
     columns = math.ceil(len(shown) / math.ceil(len(shown) / 4))
     rows = math.ceil(len(shown) / columns)
-    figure, axes = style.canvas(max(4.5, 2.5 * columns), 1.0 + 1.75 * rows, rows, columns, share=True)
+    figure, axes = plots.canvas(max(4.5, 2.5 * columns), 1.0 + 1.75 * rows, rows, columns, share=True)
     used = max(int(np.flatnonzero(c.bins).max(initial=0)) for _, _, a in drawn for c in a) + 1
     named = {r.party_names for _, r, _ in drawn}
     names = named.pop() if len(named) == 1 else ()
@@ -46,16 +47,17 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
                 covers = any(
                     b[client : client + 1] and _same(b[client], a[client]) for j, _, b in drawn if j < i
                 )
-                _histogram(ax, a[client], used, None if len(drawn) == 1 else style.line(i, covers))
-        ax.set_title(label(client, names), loc="left", fontsize=9.5, color=style.INK)
+                look = plots.line(i) | ({"linestyle": plots.GAPS} if covers else {})
+                _histogram(ax, a[client], used, None if len(drawn) == 1 else look)
+        ax.set_title(label(client, names), loc="left", fontsize=9.5, color=plots.INK)
     for ax in axes.flat[len(shown) :]:
         ax.set_axis_off()
     _age_axis(axes[0, 0], used)
     figure.supxlabel("age of a used embedding (server rounds, bins by powers of two)", fontsize=10)
     figure.supylabel("share of used rows (%)", fontsize=10)
     if len(drawn) > 1:
-        handles = [Line2D([], [], **style.line(i), label=r.label) for i, r, _ in drawn]
-        style.legend(figure, handles, style.columns_for([r.label for _, r, _ in drawn]), upper=True)
+        handles = [Line2D([], [], **plots.line(i), label=r.label) for i, r, _ in drawn]
+        plots.legend(figure, handles, upper=True)
     caption = "Server rounds since a cached embedding was refreshed, at each use; first bin: age 0."
     if len(shown) < total:
         caption += f" Of {total:,} clients, the {len(shown)} with the highest mean age."
@@ -72,17 +74,17 @@ def timeline(runs: Sequence[RunView]) -> ReportFigure | None:
     if not drawn:
         return None
     heights = [0.6 + 0.28 * len(trips) for _, _, trips, _ in drawn]
-    figure, axes = style.canvas(9.0, 1.2 + sum(heights), rows=len(drawn))
+    figure, axes = plots.canvas(9.0, 1.2 + sum(heights), rows=len(drawn))
     axes[0, 0].get_gridspec().set_height_ratios(heights)
     short = False
     for ax, (run, numbers, trips, _) in zip(axes.flat, drawn, strict=True):
         short |= _bars(ax, [label(number, run.party_names) for number in numbers], trips)
-        style.title(ax, "Activations" if len(runs) == 1 else run.label)
+        plots.head(ax, "Activations" if len(runs) == 1 else run.label)
     axes[-1, 0].set_xlabel(clock_axis([run for run, *_ in drawn]))
     names = ("round trip", "late: due while the previous one ran", "when a late one was due")
-    patches = [Patch(color=c, label=n) for c, n in zip((style.PLAIN, style.LATE), names, strict=False)]
-    due = Line2D([], [], color=style.LATE, marker="|", markersize=7, linestyle="", label=names[2])
-    style.legend(figure, [*patches, due], 3)
+    patches = [Patch(color=c, label=n) for c, n in zip((plots.PLAIN, plots.LATE), names, strict=False)]
+    due = Line2D([], [], color=plots.LATE, marker="|", markersize=7, linestyle="", label=names[2])
+    plots.legend(figure, [*patches, due], 3)
     caption = f"The first round trips of each client, {_ends({r.horizontal for r, *_ in drawn})}."
     if short:
         caption += " A stroke is a round trip too short for a bar."
@@ -137,12 +139,10 @@ def _histogram(ax: Axes, ages: metrics.ClientStaleness, used: int, look: dict[st
     total = int(ages.bins.sum())
     share = ages.bins[:used] / max(total, 1)
     edges = np.arange(used + 1)
-    if look:
-        ax.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
-        return
-    ax.stairs(share, edges, fill=True, color=style.PLAIN, edgecolor="white", linewidth=0.8)
-    note = f"mean {text.number(ages.mean, 3)}, max {ages.max:,}" if total else "never used"
-    ax.set_title(note, loc="right", fontsize=8.5, color="#666666")
+    plots.outline(ax, share, edges, look)
+    if look is None:
+        note = f"mean {text.short(ages.mean)}, max {ages.max:,}" if total else "never used"
+        ax.set_title(note, loc="right", fontsize=8.5, color="#666666")
 
 
 def _age_axis(ax: Axes, used: int) -> None:
@@ -151,7 +151,7 @@ def _age_axis(ax: Axes, used: int) -> None:
     places = np.arange(0 if step == 1 else 1, used + 1, step)
     ax.set_xticks(places, [str(0 if k == 0 else 2 ** (k - 1)) for k in places])
     ax.set_xlim(0, used)
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="", decimals=0))
+    plots.percents(ax, decimals=0)
 
 
 def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) -> bool:
@@ -160,16 +160,16 @@ def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) ->
     for t in trips:
         seen = t.woke < end
         stop = np.where(np.isnan(t.applied), t.served, t.applied)
-        for late, colour in ((False, style.PLAIN), (True, style.LATE)):
+        for late, colour in ((False, plots.PLAIN), (True, plots.LATE)):
             chosen = seen & (t.late == late)
             spans = list(zip(t.woke[chosen], (stop - t.woke)[chosen], strict=True))
             ax.broken_barh(spans, (t.client - 0.32, 0.64), color=colour, edgecolor="white", linewidth=0.4)
         brief = seen & (stop - t.woke < end * _SHORTEST)
         strokes |= bool(brief.any())
-        colours = np.where(t.late[brief], style.LATE, style.PLAIN).tolist()
+        colours = np.where(t.late[brief], plots.LATE, plots.PLAIN).tolist()
         ax.vlines(t.woke[brief], t.client - 0.32, t.client + 0.32, color=colours, linewidth=1.4)
         due = t.due[t.late & (t.due < end)]
-        ax.vlines(due, t.client + 0.35, t.client + 0.48, color=style.LATE, linewidth=1.2)
+        ax.vlines(due, t.client + 0.35, t.client + 0.48, color=plots.LATE, linewidth=1.2)
     ax.set_xlim(0, end)
     ax.set_ylim(len(trips) - 0.45, -0.6)
     ax.set_yticks(range(len(trips)), labels)

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from raydpzv.keys import Key
 from raydpzv.records import metrics, staleness
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.report import clients, plots, style, traffic
-from raydpzv.report.figure import ReportFigure, RunView
+from raydpzv.report import client_plots, plots, run_plots
 from raydpzv.report.page import DRAWINGS
+from raydpzv.report.plots import ReportFigure
+from raydpzv.report.run_tables import RunView
 from tests.helpers.cpu import cpu_seconds, row_loop_seconds
 from tests.helpers.report_views import figure, legend_text, view
 from tests.helpers.synthetic_horizontal import PAIRS, prepared
@@ -43,20 +44,20 @@ def words(shown: Figure) -> str:
 
 
 def test_updates_are_named_by_the_kind_of_run(rounds: RunView, vertical: RunView) -> None:
-    for draw in (plots.accuracy_over_updates, plots.loss_over_updates):
+    for draw in (run_plots.accuracy_over_updates, run_plots.loss_over_updates):
         assert words(figure(draw([rounds]))) == "updates of the model"
         assert words(figure(draw([vertical]))) == "updates (server rounds)"
         assert words(figure(draw([rounds, vertical]))) == "updates"
-    captions = [p.caption for r in (rounds, vertical) if (p := plots.accuracy_over_updates([r]))]
+    captions = [p.caption for r in (rounds, vertical) if (p := run_plots.accuracy_over_updates([r]))]
     assert "a round of several uploads is one" in captions[0]
     assert "uploads the server has served" in captions[1]
     assert "round of several" not in captions[1]
 
 
 def test_a_clock_that_stands_still_is_no_axis(rounds: RunView, alone: RunView) -> None:
-    assert plots.accuracy_over_seconds([rounds]) is None
-    assert clients.timeline([rounds]) is None
-    both = plots.accuracy_over_seconds([rounds, alone])
+    assert run_plots.accuracy_over_seconds([rounds]) is None
+    assert client_plots.timeline([rounds]) is None
+    both = run_plots.accuracy_over_seconds([rounds, alone])
     assert both is not None
     assert [line.get_label() for line in figure(both).axes[0].get_lines()] == ["asynchronous"]
     assert "Left out: rounds (no delay is simulated" in both.caption
@@ -68,7 +69,7 @@ def test_a_method_without_a_network_has_no_accuracy_over_bytes(rounds: RunView) 
         message.schema.get_field_index("bytes"), "bytes", pa.array([0] * message.num_rows, pa.int64())
     )
     agent = RunView("agent", rounds.summary | {"method": "mezo"}, rounds.rows | {"message": free})
-    for draw in (plots.accuracy_over_bytes, traffic.bytes_per_update):
+    for draw in (run_plots.accuracy_over_bytes, run_plots.bytes_per_update):
         assert draw([agent]) is None
         both = draw([agent, rounds])
         assert both is not None
@@ -78,15 +79,15 @@ def test_a_method_without_a_network_has_no_accuracy_over_bytes(rounds: RunView) 
 def test_accuracy_over_bytes_is_logarithmic_where_runs_are_far_apart(
     rounds: RunView, weighty: RunView
 ) -> None:
-    assert figure(plots.accuracy_over_bytes([rounds])).axes[0].get_xscale() == "linear"
-    apart = figure(plots.accuracy_over_bytes([rounds, weighty])).axes[0]
+    assert figure(run_plots.accuracy_over_bytes([rounds])).axes[0].get_xscale() == "linear"
+    apart = figure(run_plots.accuracy_over_bytes([rounds, weighty])).axes[0]
     assert weighty.summary["bytes_up"] > 20 * sum(rounds.summary[k] for k in ("bytes_up", "bytes_down"))
     assert apart.get_xscale() == "log"
     assert apart.xaxis.get_major_formatter()(10_000.0) == "10,000"
 
 
 def test_the_loss_of_a_round_is_its_uploads_mean(rounds: RunView) -> None:
-    line = figure(plots.loss_over_updates([rounds])).axes[0].get_lines()[1]
+    line = figure(run_plots.loss_over_updates([rounds])).axes[0].get_lines()[1]
     number, loss = metrics.loss_series(rounds.rows["service"])
     assert np.asarray(line.get_xdata()).tolist() == list(range(1, 61))
     np.testing.assert_allclose(
@@ -95,7 +96,7 @@ def test_the_loss_of_a_round_is_its_uploads_mean(rounds: RunView) -> None:
 
 
 def test_bytes_of_a_lone_run_are_two_running_means(alone: RunView) -> None:
-    shown = figure(traffic.bytes_per_update([alone]))
+    shown = figure(run_plots.bytes_per_update([alone]))
     assert [t.get_text() for t in shown.legends[0].get_texts()] == ["up", "down"]
     up, down = shown.axes[0].get_lines()
     rows = alone.rows["message"].to_pylist()
@@ -112,7 +113,7 @@ def test_bytes_of_a_lone_run_are_two_running_means(alone: RunView) -> None:
 
 
 def test_bytes_of_several_runs_are_side_by_side_on_one_scale(rounds: RunView, weighty: RunView) -> None:
-    shown = figure(traffic.bytes_per_update([rounds, weighty]))
+    shown = figure(run_plots.bytes_per_update([rounds, weighty]))
     above, below = shown.axes
     assert (above.get_ylabel()[:2], below.get_ylabel()[:4]) == ("up", "down")
     assert above.get_ylim() == below.get_ylim()
@@ -124,16 +125,16 @@ def test_bytes_of_several_runs_are_side_by_side_on_one_scale(rounds: RunView, we
 
 
 def test_a_cost_that_never_changes_is_a_sentence(weighty: RunView, vertical: RunView) -> None:
-    flat = traffic.bytes_per_update([weighty])
+    flat = run_plots.bytes_per_update([weighty])
     assert flat is not None
     assert flat.figure is None
     assert flat.caption == "Every update cost 117.19 KiB up and 117.19 KiB down."
-    assert (flat := traffic.bytes_per_update([vertical])) is not None
+    assert (flat := run_plots.bytes_per_update([vertical])) is not None
     assert flat.caption == "Every update cost 8.00 KiB up and 4 B down."
 
 
 def test_catching_up_is_the_fold(rounds: RunView, alone: RunView, weighty: RunView) -> None:
-    shown = figure(traffic.missed_over_updates([rounds, weighty, alone]))
+    shown = figure(run_plots.missed_over_updates([rounds, weighty, alone]))
     lines = shown.axes[0].get_lines()
     for run, mean, high in zip((rounds, alone), lines[::2], lines[1::2], strict=True):
         caught = staleness.catch_up(run.rows["sync"])
@@ -142,11 +143,11 @@ def test_catching_up_is_the_fold(rounds: RunView, alone: RunView, weighty: RunVi
         np.testing.assert_array_equal(high.get_ydata(), caught.high)
         assert mean.get_color() == high.get_color()
     assert legend_text(shown) == "rounds: mean\nasynchronous: mean\n90th percentile"
-    assert traffic.missed_over_updates([weighty]) is None
+    assert run_plots.missed_over_updates([weighty]) is None
 
 
 def test_lags_are_shares_of_uploads(alone: RunView, rounds: RunView) -> None:
-    picture = traffic.lag_histogram([rounds, alone])
+    picture = run_plots.lag_histogram([rounds, alone])
     bars = figure(picture).axes[0].patches
     assert len(bars) == 1
     heights, edges = bars[0].get_data().values, bars[0].get_data().edges
@@ -156,7 +157,7 @@ def test_lags_are_shares_of_uploads(alone: RunView, rounds: RunView) -> None:
     assert f"mean {lag.mean():.3g}, max {lag.max()}" in legend_text(figure(picture))
     assert picture is not None
     assert "Left out: rounds (every upload was made at the newest model)" in picture.caption
-    assert traffic.lag_histogram([rounds]) is None
+    assert run_plots.lag_histogram([rounds]) is None
 
 
 def test_wide_lags_share_bars_of_equal_width() -> None:
@@ -165,7 +166,7 @@ def test_wide_lags_share_bars_of_equal_width() -> None:
     sync = pa.table(blank | {"lag": lag, "pulled": np.zeros(len(lag), bool)}).select(SCHEMAS["sync"].names)
     empty = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
     run = RunView("wide", {"method": "decomfl"}, empty | {"sync": sync.cast(SCHEMAS["sync"])})
-    data = figure(traffic.lag_histogram([run])).axes[0].patches[0].get_data()
+    data = figure(run_plots.lag_histogram([run])).axes[0].patches[0].get_data()
     assert len(data.values) <= 50
     assert set(np.diff(data.edges)) == {11.0}
     assert data.values.sum() == pytest.approx(1.0)
@@ -175,7 +176,7 @@ def test_wide_lags_share_bars_of_equal_width() -> None:
 def test_of_many_clients_the_first_that_took_part_have_a_timeline() -> None:
     run = prepared(updates=100, clients=50_000, cohort=2, pause=1.0)
     took_part = np.unique(run.rows["service"].column("client").to_numpy())
-    picture = clients.timeline([run])
+    picture = client_plots.timeline([run])
     ticks = [t.get_text() for t in figure(picture).axes[0].get_yticklabels()]
     assert ticks == [f"client {m:,}" for m in took_part[:20]]
     assert picture is not None
@@ -188,7 +189,7 @@ def test_of_many_clients_the_first_that_took_part_have_a_timeline() -> None:
 
 
 def test_a_mixed_report_says_how_bars_end_in_either(alone: RunView, vertical: RunView) -> None:
-    picture = clients.timeline([alone, vertical])
+    picture = client_plots.timeline([alone, vertical])
     assert picture is not None
     assert "(horizontal runs)" in picture.caption
     assert "reply was applied" in picture.caption
@@ -197,9 +198,9 @@ def test_a_mixed_report_says_how_bars_end_in_either(alone: RunView, vertical: Ru
 
 def test_legends_do_not_eat_the_picture(rounds: RunView) -> None:
     twins = [RunView(f"a run with a long name, number {i}", rounds.summary, rounds.rows) for i in range(8)]
-    one, many = (figure(plots.loss_over_updates(runs)) for runs in ([rounds], twins))
+    one, many = (figure(run_plots.loss_over_updates(runs)) for runs in ([rounds], twins))
     for shown in (one, many):
-        style.png(shown)
+        plots.png(shown)
     heights = [shown.axes[0].get_window_extent().height for shown in (one, many)]
     assert heights[1] > 0.85 * heights[0]
 

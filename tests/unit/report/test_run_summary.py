@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raydpzv.privacy import claim_words
-from raydpzv.records.store import read_all
-from raydpzv.report import tables, text
-from raydpzv.report.client_table import CLIENT_HEAD, client_table_rows
+from raydpzv.report import run_summary, text
 from raydpzv.report.privacy import verdict_line
 from tests.helpers.report_views import printed
-from tests.helpers.synthetic_run import CLAIMS, TERMS, build_run
+from tests.helpers.synthetic_run import CLAIMS, TERMS
 
 PROVED = TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": "PLD", "holds": True}
 
@@ -122,15 +118,15 @@ def test_what_no_epsilon_covers_is_withheld_of_a_large_one_too() -> None:
 
 
 def test_summary_rows_say_the_numbers() -> None:
-    rows = dict(tables.summary_rows(summary()))
+    rows = dict(run_summary.summary_rows(summary()))
     assert rows["status"] == "stopped (bytes)"
     assert rows["test accuracy"] == "87.50 %"
     assert rows["test loss"] == "–"
     assert "test accuracy of the best model" not in rows  # nothing chose one
     chosen = summary(best_accuracy=0.8, best_update=40, validation_accuracy=0.9)
-    best = dict(tables.summary_rows(chosen))["test accuracy of the best model"]
+    best = dict(run_summary.summary_rows(chosen))["test accuracy of the best model"]
     assert "area under the ROC curve" not in rows
-    areas = dict(tables.summary_rows(summary(roc_auc=0.98765, pr_auc=0.5)))
+    areas = dict(run_summary.summary_rows(summary(roc_auc=0.98765, pr_auc=0.5)))
     assert areas["area under the ROC curve"] == "0.9877"
     assert areas["average precision (PR curve)"] == "0.5"
     assert best == "80.00 %, chosen by validation (90.00 %) after update 40"
@@ -141,27 +137,26 @@ def test_summary_rows_say_the_numbers() -> None:
 
 def test_what_was_compiled_is_said_of_runs_that_compiled() -> None:
     kernels = {"compiled": 6, "seconds": 12.5}
-    assert dict(tables.summary_rows({"kernels": kernels}))["kernels"] == "6 compiled in 12.5 s"
-    assert "kernels" not in dict(tables.summary_rows({}))
+    assert dict(run_summary.summary_rows({"kernels": kernels}))["kernels"] == "6 compiled in 12.5 s"
+    assert "kernels" not in dict(run_summary.summary_rows({}))
 
 
 def test_an_empty_summary_still_makes_rows() -> None:
-    rows = dict(tables.summary_rows({}))
+    rows = dict(run_summary.summary_rows({}))
     assert rows["updates"] == rows["bytes up"] == rows["method"] == "–"
-    assert client_table_rows({}, {}, {}) == []
 
 
 def test_summary_table_prints_markup_as_text() -> None:
-    out = printed(tables.summary_table(summary()))
+    out = printed(run_summary.summary_table(summary()))
     assert "[red]s" in out
     assert max(map(len, out.splitlines())) <= 100
 
 
 def test_the_console_shortens_digests_and_leaves_versions_to_the_page() -> None:
     stated = summary(digest="ab" * 32, model_digest="cd" * 32, versions={"torch": "2.13"}, private=False)
-    rows = dict(tables.summary_rows(stated))
+    rows = dict(run_summary.summary_rows(stated))
     assert (rows["digest of rows"], rows["versions"]) == ("ab" * 32, "torch 2.13")
-    out = printed(tables.summary_table(stated))
+    out = printed(run_summary.summary_table(stated))
     assert "ab" * 8 in out
     assert "cd" * 8 in out
     assert "ab" * 9 not in out
@@ -169,7 +164,7 @@ def test_the_console_shortens_digests_and_leaves_versions_to_the_page() -> None:
 
 
 def test_the_digest_of_a_private_runs_rows_is_not_on_the_console() -> None:
-    out = printed(tables.summary_table(summary(digest="ab" * 32, model_digest="cd" * 32)))
+    out = printed(run_summary.summary_table(summary(digest="ab" * 32, model_digest="cd" * 32)))
     assert "ab" * 8 not in out
     assert "cd" * 8 in out
 
@@ -183,36 +178,9 @@ def test_not_private_stands_out() -> None:
     assert not verdict_line("Proved.").spans
 
 
-def test_compare_has_a_row_per_run_and_fits() -> None:
-    pair = [summary(), summary(private="no noise", accuracy=0.5)]
-    heads, rows = tables.compare_rows(["a", "b"], pair)
-    assert all(len(r) == len(heads) for r in rows)
-    assert not {"best by validation", "ROC AUC", "PR AUC"} & set(heads)
-    assert [r[-1] for r in rows] == ["yes", "NO"]
-    out = printed(tables.compare_table(["a", "b"], pair))
-    assert "50.00 %" in out
-    assert "8.25" not in out
-
-
-def test_compare_has_columns_of_areas_and_of_what_validation_chose_where_a_run_has_them() -> None:
-    pair = [summary(), summary(roc_auc=0.98765, pr_auc=0.5, best_accuracy=0.75)]
-    heads, rows = tables.compare_rows(["a", "b"], pair)
-    at = [heads.index(head) for head in ("best by validation", "ROC AUC", "PR AUC")]
-    assert [[row[i] for i in at] for row in rows] == [["–"] * 3, ["75.00 %", "0.988", "0.5"]]
-    assert max(map(len, printed(tables.compare_table(["a", "b"], pair)).splitlines())) <= 100
-
-
-def test_client_rows_of_a_real_folder(tmp_path: Path) -> None:
-    folder = build_run(tmp_path / "run", rounds=60)
-    stated = json.loads((folder / "summary.json").read_text())
-    rows = client_table_rows(stated, read_all(folder), {})
-    assert [r[0] for r in rows] == ["0", "1", "2", "3"]
-    assert all(len(r) == len(CLIENT_HEAD) and r[-1].endswith("%") for r in rows)
-
-
 def test_legs_of_a_run_of_real_time_stand_with_their_gaps() -> None:
     interrupted = summary(legs={"count": 3, "gaps": [12.0, None], "recovered": 7}, simulated_seconds=60.0)
-    rows = dict(tables.summary_rows(interrupted, "wall"))
+    rows = dict(run_summary.summary_rows(interrupted, "wall"))
     assert (
         rows["real time"]
         == "60 s by the run's clock, in 3 legs; the last of them took 1.5 s with its begin and end"
@@ -221,4 +189,4 @@ def test_legs_of_a_run_of_real_time_stand_with_their_gaps() -> None:
         rows["gaps between legs"] == "12 s, – (in no time of the run's); 7 updates were on the ledger alone"
     )
     assert rows["updates per real second"] == "205.8"
-    assert "gaps between legs" not in dict(tables.summary_rows(summary(), "wall"))
+    assert "gaps between legs" not in dict(run_summary.summary_rows(summary(), "wall"))
