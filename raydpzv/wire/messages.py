@@ -20,7 +20,7 @@ _BODIES: dict[str, type[Body]] = {}
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Body:
-    """Base of all message bodies: subclasses become frozen dataclasses, whose fields are numpy arrays.
+    """Base of all message bodies: subclasses become frozen dataclasses without a decorator; fields are numpy arrays.
 
     An unmetered body (evaluation) belongs to the simulator, not to the method: it costs no wire bytes.
     """
