@@ -57,13 +57,13 @@ def live_progress(
         yield Callback()
     elif console.is_terminal:
         with _live(spec, console, stage) as update:
-            yield _Shown(update, console)
+            yield _ProgressCallback(update, console)
     else:
         with _lines(spec, console, stage, interval) as update:
-            yield _Shown(update, console)
+            yield _ProgressCallback(update, console)
 
 
-class _Shown(StatusCallback):
+class _ProgressCallback(StatusCallback):
     """Shows where the run stands, and a line for each actor that was lost and made again."""
 
     def __init__(self, told: Callable[[Status], None], console: Console) -> None:

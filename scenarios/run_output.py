@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 from raydpzv.config.toml import as_tree
 from raydpzv.files import as_json as json_text
 from scenarios import screen
+from scenarios.option_groups import Output
 
 if TYPE_CHECKING:
     from raydpzv.config.scenario import AnyScenario
@@ -29,16 +29,6 @@ def tables_console(width: int = WIDTH) -> Console:
     """Return the console that tables are printed on: as wide as the terminal, `width` columns where there is none."""
     console = screen.console()
     return console if console.is_terminal else screen.console(width=width)
-
-
-@dataclass(frozen=True)
-class Output:
-    """What is printed of a run: JSON alone, no progress, notes too; stage: what it waits for at first."""
-
-    as_json: bool
-    quiet: bool
-    explain: bool
-    stage: str = ""
 
 
 def show_run(

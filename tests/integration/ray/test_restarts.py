@@ -141,7 +141,7 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
     write = RunFolder.write_checkpoint
 
     def slowly(self, checkpoint):
-        threading.Event().wait(0.3)
+        threading.Event().wait(0.1)
         written.append(checkpoint.round)
         return write(self, checkpoint)
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 
 import scenarios
 from raydpzv.records.run_folder import RunFolder
@@ -26,7 +27,6 @@ TUNER = """
 import os, signal, sys
 import scenarios
 from ray import tune
-from actors.cluster import set_defaults
 from scenarios.tuning import resources, trainable
 
 class Kill(tune.Callback):
@@ -50,10 +50,9 @@ def experiment_saved():
             one.checkpoint(force=True, wait=True)
 
 PID = os.getpid()
-OUT, AT, folder, overrides = (sys.argv[1] or None), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-set_defaults()
+OUT, AT, folder, overrides = (sys.argv[1] or None), int(sys.argv[2]), sys.argv[3], sys.argv[5:]
 import ray
-ray.init(num_cpus=1, num_gpus=0, include_dashboard=False)
+ray.init(sys.argv[4], log_to_driver=False)
 spec = scenarios.load(overrides[0], overrides[1:])
 tune.Tuner(
     tune.with_resources(trainable(spec, out=OUT), resources(spec)),
@@ -68,7 +67,8 @@ def killed_tuner(tmp_path, out, scenario, *overrides):
     """Run a Tuner in a process that kills itself with the first trial at update 30."""
     script = tmp_path / "tuner.py"
     script.write_text(TUNER)
-    command = [sys.executable, script, str(out or ""), str(KILLED_AT), str(tmp_path / "tune")]
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, script, str(out or ""), str(KILLED_AT), str(tmp_path / "tune"), address]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     ended = subprocess.run(
         [*command, scenario, *overrides], env=environment, capture_output=True, text=True, timeout=300

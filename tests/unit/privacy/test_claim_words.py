@@ -76,8 +76,9 @@ def test_one_sampled_release_is_guessed_as_its_density_says() -> None:
         assert found >= expected * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_one_step_of_a_group_is_guessed_as_its_mixture_says() -> None:
-    z, k, q = 1.5, 3, 0.2
+    z, k, q = 3.0, 3, 0.2
     x = np.linspace(-20, 25, 400_001)
     weights = [math.comb(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
     mixed = sum(w * norm.pdf(x, j, z) for j, w in enumerate(weights))

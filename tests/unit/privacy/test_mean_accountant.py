@@ -33,6 +33,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", TABLE)
 def test_the_published_table(row: tuple[int, int, float, float, float, float, float]) -> None:
     batch, releases, claimed, *expected = row
@@ -82,6 +83,7 @@ def test_whole_mean_is_d_times_the_papers_mu() -> None:
     assert whole_mean_epsilon(releases=500, clip=C, sigma=sigma, delta=DELTA, load=2.0) > 3 * bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("z", "rate", "budget", "relation"),
     [

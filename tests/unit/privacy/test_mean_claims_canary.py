@@ -78,6 +78,7 @@ def test_the_papers_claim_is_broken_by_a_client_and_not_by_an_outsider() -> None
     assert 1.0 < audited_epsilon(inside, outside, level) <= table["client", "replace"].epsilon
 
 
+@pytest.mark.slow
 def test_external_poisson_claim_survives_and_a_quarter_of_the_noise_does_not() -> None:
     releases = 16
     sigma = 2 * CLIP / BATCH

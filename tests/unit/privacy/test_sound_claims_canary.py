@@ -67,6 +67,7 @@ def test_the_clients_claim_survives_the_best_attack_and_less_noise_does_not(
     assert attack(found.scale / 4) > 1.5
 
 
+@pytest.mark.slow
 def test_whoever_enumerates_the_seed_breaks_the_outsiders_claim_and_secret_coins_keep_it() -> None:
     """Coins by the program's own addresses. Known, they say which releases to add up; the row states another ε then."""
     releases = 16

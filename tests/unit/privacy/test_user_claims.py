@@ -20,6 +20,7 @@ def setting(**changed: Any) -> UserSetting:
 GROUP = {"kind": "group", "weights": "uniform", "group": 12, "rate": 0.05, "steps": 20}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"sampling": 0.3}, {"kind": "naive", "weights": "uniform"}, GROUP])
 def test_every_adversary_has_a_row_under_both_relations(changed: dict[str, Any]) -> None:
     given = setting(**changed)
@@ -52,6 +53,7 @@ def test_the_papers_numbers_are_true_where_they_are_no_smaller() -> None:
     assert not any(r.adversary == "paper" for r in claims(setting(weights="uniform", asynchronous=True)))
 
 
+@pytest.mark.slow
 def test_groups_say_where_the_lemmas_orders_do_not_hold() -> None:
     figure_2 = GROUP | {"rate": 0.01, "steps": 5000}
     assert "where the lemma does not hold" in note(setting(**figure_2 | {"group": 32}), "paper")

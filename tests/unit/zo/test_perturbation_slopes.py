@@ -86,6 +86,7 @@ def test_control_a_one_sided_difference_is_only_first_order(problem: Problem) ->
     assert errors[1] > errors[0] / 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_the_mean_over_directions_is_the_gradient(problem: Problem, law: Law) -> None:
     """E‖g - ∇f‖² <= (d + 1) ‖∇f‖² / N for both laws; the bound is twice its root."""

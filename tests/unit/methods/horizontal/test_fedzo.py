@@ -128,6 +128,7 @@ def test_no_two_clients_rounds_or_steps_share_a_direction() -> None:
     assert len(set(seeds)) == len(seeds) == CLIENTS * 2 * 3 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["forward", "central"])
 def test_it_learns_and_a_tiny_step_does_not(estimate: Estimate) -> None:
     def loss(lr: float) -> float:

@@ -141,6 +141,7 @@ def test_the_estimate_is_unbiased_with_this_factor_and_no_other(law: str) -> Non
         assert np.linalg.norm(factor * mean - true) > 0.03 * np.linalg.norm(true)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("law", "beside"), [("uniform", -1), ("normal", 1)])
 def test_the_estimates_mean_square_error_is_the_closed_form(law: str, beside: int) -> None:
     """(BE ∓ 1) / n of the gradient's square: E‖E<G,v>v‖² = E·B‖G‖² for unit rows, (BE + 2)‖G‖² for normal v."""
@@ -173,6 +174,7 @@ def relative_errors(steps: int, **settings: object) -> float:
     return float(np.mean(errors))
 
 
+@pytest.mark.slow
 def test_the_published_estimate_is_4_8_gradients_off() -> None:
     """B = 64, E = 2, n = 5: √((BE - 1) / n) = 5.04 is the root of the mean square, E[χ_5] / √5 = .95 of it the mean."""
     found = relative_errors(400)

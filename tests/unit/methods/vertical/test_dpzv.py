@@ -176,6 +176,7 @@ def test_only_perturbed_embeddings_can_be_served() -> None:
         server.receive(Upload(0, 0, Slopes(np.zeros(1, np.float32))))
 
 
+@pytest.mark.slow
 def test_a_small_problem_is_learned() -> None:
     """With everything on: the composed model fits the training rows better than before."""
     settings = ZerothOrder(1e-2, Schedule(0.1), 0.5, perturbations=2)

@@ -141,6 +141,7 @@ def test_held_out_embeddings_depend_on_no_record() -> None:
     assert np.array_equal(before[0], after[0])
 
 
+@pytest.mark.slow
 def test_accuracy_at_epsilon_8_on_digits(seeded: None) -> None:
     """Median of 5 seeds."""
 

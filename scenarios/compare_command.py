@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -25,73 +24,60 @@ from raydpzv.report.comparison_table import Compared
 from scenarios import screen
 from scenarios.comparison_progress import Watch, show_comparison
 from scenarios.exit_codes import STOPPED
+from scenarios.option_groups import ComparisonOptions, Output, Pool
 from scenarios.options import chosen_runner, output_folder
 from scenarios.progress import stop_on_signal
-from scenarios.run_output import Output
-
-
-@dataclass(frozen=True)
-class ComparisonOptions:
-    """How a comparison's runs are made and shown: runner "auto", "local" or "ray"; jobs: most runs at a time."""
-
-    output: Output
-    runner: str = "auto"
-    jobs: int | None = None
-    address: str | None = None
-    verbose: bool = False
 
 
 def compare(
     what: Sequence[str],
     changes: Sequence[str],
     out: Path | None,
-    *,
-    methods: str | None,
-    seeds: str | None,
-    epsilons: str | None,
-    targets: str | None,
-    heads: str | None,
-    how: ComparisonOptions,
+    compared: ComparisonOptions,
+    pool: Pool,
+    output: Output,
 ) -> None:
-    """Make a new comparison, or go on with the one in `out`; the arguments are the command's, as typed."""
-    comparison = resolved(_asked(what, methods, seeds, epsilons, targets, heads), changes)
+    """Make a new comparison, or resume the one in `out`; the arguments are the command's, as typed."""
+    comparison = resolved(asked_for(what, compared), changes)
     carry_out(
         comparison,
         output_folder(out, f"compare-{comparison.name}"),
-        how,
-        notes=[] if epsilons else noise_dropped(what, comparison),
+        pool,
+        output,
+        notes=[] if compared.epsilons else noise_dropped(what, comparison),
     )
 
 
 def carry_out(
     comparison: Comparison,
     folder: Path,
-    how: ComparisonOptions,
+    pool: Pool,
+    output: Output,
     *,
     notes: Sequence[str] = (),
 ) -> None:
-    """Make what is left of a comparison's runs, then write and show what it comes to.
+    """Make the remaining runs of a comparison, then write and print its tables.
 
-    notes: what to say before the first run, beside the lines' own.
-    Leaves with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
+    notes: sentences to print before the first run, in addition to those of the lines.
+    Exits with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
     """
     console = screen.console(stderr=True)
     said = (line.spec.note for line in comparison.lines)
     for note in dict.fromkeys([*notes, *(note for note in said if note)]):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
-    compared, stopped = made(comparison, folder, how, console)
-    show_comparison(comparison, folder, compared, as_json=how.output.as_json, explain=how.output.explain)
+    compared, stopped = made(comparison, folder, pool, output, console)
+    show_comparison(comparison, folder, compared, as_json=output.as_json, explain=output.explain)
     _leave(compared, folder, console, stopped=stopped)
 
 
 def made(
-    comparison: Comparison, folder: Path, how: ComparisonOptions, console: Console
+    comparison: Comparison, folder: Path, pool: Pool, output: Output, console: Console
 ) -> tuple[Compared, bool]:
     """Make what is left of a comparison's runs and write its tables; return them, and whether the user stopped it."""
     if comparison.note:
         console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
     reasons = dict[str, str]()
-    ray = _on_ray(how.runner, how.address, how.jobs)
+    ray = _on_ray(pool)
     new = not is_comparison(folder)
     if new:
         check_ready(comparison)  # before anything is written
@@ -101,19 +87,19 @@ def made(
             check_ready(comparison)
         with (
             stop_on_signal(console) as stop,
-            Watch(comparison, todo, console, reasons, quiet=how.output.quiet) as watch,
+            Watch(comparison, todo, console, reasons, quiet=output.quiet) as watch,
         ):
             if ray:
                 from actors.cluster import connected
                 from actors.run_pool import side_by_side
 
-                with connected(how.address, verbose=how.verbose):
+                with connected(pool.address, verbose=output.verbose):
                     side_by_side(
                         *(todo, folder),
                         progress=watch.progress,
                         ended=watch.ended,
                         stop=stop,
-                        jobs=how.jobs,
+                        jobs=pool.jobs,
                     )
             else:
                 one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
@@ -151,8 +137,9 @@ def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool)
         )
 
 
-def _on_ray(runner: str, address: str | None, jobs: int | None) -> bool:
+def _on_ray(pool: Pool) -> bool:
     """Tell whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
+    runner, address = pool.runner, pool.address
     if runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{runner}"')
     if runner != "auto":
@@ -163,26 +150,19 @@ def _on_ray(runner: str, address: str | None, jobs: int | None) -> bool:
         if address:
             raise missing("--address: Ray", "ray")
         return False
-    return bool(address or os.environ.get("RAY_ADDRESS")) or ((os.cpu_count() or 1) > 1 and jobs != 1)
+    return bool(address or os.environ.get("RAY_ADDRESS")) or ((os.cpu_count() or 1) > 1 and pool.jobs != 1)
 
 
-def _asked(
-    what: Sequence[str],
-    methods: str | None,
-    seeds: str | None,
-    epsilons: str | None,
-    targets: str | None,
-    heads: str | None = None,
-) -> ComparisonFile:
+def asked_for(what: Sequence[str], typed: ComparisonOptions) -> ComparisonFile:
     """Return the comparison that the command line asks for."""
     given = {
-        "seeds": _seeds(seeds),
-        "epsilons": None if epsilons is None else _epsilons(epsilons),
-        "targets": None if targets is None else _floats("--targets", targets),
-        "heads": heads,
+        "seeds": _seeds(typed.seeds),
+        "epsilons": None if typed.epsilons is None else _epsilons(typed.epsilons),
+        "targets": None if typed.targets is None else _floats("--targets", typed.targets),
+        "heads": typed.heads,
     }
     changes = {key: value for key, value in given.items() if value is not None}
-    listed = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    listed = [name.strip() for name in (typed.methods or "").split(",") if name.strip()]
     return asked(what, listed, changes)
 
 

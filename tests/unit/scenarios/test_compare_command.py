@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raydpzv.compare.file import resolved
-from scenarios.compare import _asked, noise_dropped
+from scenarios.compare_command import asked_for, noise_dropped
+from scenarios.option_groups import ComparisonOptions
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,6 @@ from scenarios.compare import _asked, noise_dropped
     ],
 )
 def test_noise_that_is_left_out_is_said(what, epsilons, said):
-    file = _asked(what, None, "1", epsilons, None)
+    file = asked_for(what, ComparisonOptions(seeds="1", epsilons=epsilons))
     found = resolved(file, ["privacy.clip=1"] if epsilons else [])
     assert noise_dropped(what, found) == said

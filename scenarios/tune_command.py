@@ -11,13 +11,14 @@ from rich import box
 
 from raydpzv.compare.grid import MADE, Choice, GridFile, choose, chosen_file, grid_comparison, read_grid
 from raydpzv.config import catalog
-from raydpzv.errors import InputError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.report import text
 from raydpzv.report.table import HeadTable
 from scenarios import screen
-from scenarios.compare import ComparisonOptions, made
+from scenarios.compare_command import made
 from scenarios.exit_codes import STOPPED
+from scenarios.option_groups import Output, Pool
 from scenarios.options import output_folder
 from scenarios.run_output import tables_console
 
@@ -25,13 +26,17 @@ _WIDTH = 120
 
 
 def tune(
-    grid: str, changes: Sequence[str], out: Path | None, to: Path | None, how: ComparisonOptions
+    grid: str, changes: Sequence[str], out: Path | None, to: Path | None, pool: Pool, output: Output
 ) -> None:
     """Run a grid, or go on with it in `out`, and write the comparison with what was chosen; arguments as typed.
 
     changes: settings for all, as the file's `set`; what the grid varies comes after them. Leaves with 130 if the user
     stopped it. Raises RunError if nothing can be chosen yet.
     """
+    if grid in catalog.names():
+        raise SpecError(
+            f"{grid}: is a scenario; search its settings with: raydpzv search {grid} --space FILE"
+        )
     file = read_grid(catalog.grid(grid))
     file = file.model_copy(update={"set": (*file.set, *changes)})
     comparison = grid_comparison(file)
@@ -39,14 +44,14 @@ def tune(
     path = to or folder / "tuned.toml"
     _check_writable(path, folder)
     console = screen.console(stderr=True)
-    compared, stopped = made(comparison, folder, how, console)
+    compared, stopped = made(comparison, folder, pool, output, console)
     asked = shlex.join([grid, *(part for change in changes for part in ("--set", change))])
     if stopped:
         console.print(f"stopped; continue with: raydpzv tune {asked} --out {folder}", soft_wrap=True)
         raise typer.Exit(STOPPED)
     choices = choose(file, compared.runs.to_pylist(), compared.curves.to_pylist())
     write_atomically(path, chosen_file(file, choices, asked).encode())
-    show_choices(file, choices, folder, path, json=how.output.as_json)
+    show_choices(file, choices, folder, path, json=output.as_json)
 
 
 def _check_writable(path: Path, folder: Path) -> None:
