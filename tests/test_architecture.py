@@ -28,7 +28,6 @@ MODULES_TWICE = {
     "driver": "starts a run on actors: the vertical, the horizontal and what both share",
     "server_actor": "the server's actor: the vertical and the horizontal one",
     "executor": "who carries out orders: the interface, and on actors",
-    "clients": "client by client: a report's table, and connections of clients",
     "table": "rows under named columns: data, and what a report prints",
     "frames": "bytes of a message: its body on the wire, and what surrounds it on a connection",
     "files": "small helpers for the room's files: the program's, the ledger's, those with data",

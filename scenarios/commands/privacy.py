@@ -8,13 +8,13 @@ import typer
 
 from raydpzv.interrupts import leaving_at_once
 from raydpzv.lazy_import import defer
-from scenarios.option_groups import Changes
+from scenarios.option_groups import SettingChanges
 from scenarios.options import Explain, Json, ScenarioName
 
 
 def privacy(
     scenario: ScenarioName,
-    changes: Changes,
+    changes: SettingChanges,
     rows: Annotated[
         int | None, typer.Option(min=1, max=10**12, help="Number of training rows, if the data is not here.")
     ] = None,

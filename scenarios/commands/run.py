@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from raydpzv.interrupts import leaving_at_once
 from raydpzv.limits import require_room
-from scenarios.option_groups import Changes, Output, RunOutputs
+from scenarios.option_groups import Output, RunOutputs, SettingChanges
 from scenarios.options import Address, RunnerName, ScenarioName
 
 
 def run(
     scenario: ScenarioName,
-    changes: Changes,
+    changes: SettingChanges,
     outputs: RunOutputs,
     output: Output,
     runner: RunnerName = "local",

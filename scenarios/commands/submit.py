@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from raydpzv.errors import SpecError
 from raydpzv.interrupts import leaving_at_once
-from scenarios.option_groups import Changes, JobOptions
+from scenarios.option_groups import JobOptions, SettingChanges
 from scenarios.options import Explain, Log, Quiet, Storage, Verbose, scenario_names
 
 
@@ -69,7 +69,7 @@ class JobOutput:
 
 
 def submit(
-    changes: Changes,
+    changes: SettingChanges,
     job: JobOptions,
     manifest: ManifestOptions,
     output: JobOutput,
