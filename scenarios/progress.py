@@ -20,8 +20,8 @@ from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalSce
 from raydpzv.config.timing import planned_seconds
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
-from raydpzv.report.client_table import rates_asked
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.run_tables import rates_asked
+from raydpzv.report.table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
 
@@ -57,13 +57,13 @@ def live_progress(
         yield Callback()
     elif console.is_terminal:
         with _live(spec, console, stage) as update:
-            yield _Shown(update, console)
+            yield _ProgressCallback(update, console)
     else:
         with _lines(spec, console, stage, interval) as update:
-            yield _Shown(update, console)
+            yield _ProgressCallback(update, console)
 
 
-class _Shown(StatusCallback):
+class _ProgressCallback(StatusCallback):
     """Shows where the run stands, and a line for each actor that was lost and made again."""
 
     def __init__(self, told: Callable[[Status], None], console: Console) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 from raydpzv.config.toml import as_tree
 from raydpzv.files import as_json as json_text
 from scenarios import screen
+from scenarios.option_groups import Output
 
 if TYPE_CHECKING:
     from raydpzv.config.scenario import AnyScenario
@@ -31,16 +31,6 @@ def tables_console(width: int = WIDTH) -> Console:
     return console if console.is_terminal else screen.console(width=width)
 
 
-@dataclass(frozen=True)
-class Output:
-    """What is printed of a run: JSON alone, no progress, notes too; stage: what it waits for at first."""
-
-    as_json: bool
-    quiet: bool
-    explain: bool
-    stage: str = ""
-
-
 def show_run(
     summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: Output
 ) -> None:
@@ -53,10 +43,10 @@ def show_run(
         print(json_text({"folder": str(folder)} | stated), end="")
         return
     from raydpzv.privacy.claim_words import withheld
-    from raydpzv.report.client_table import CLIENT_NOTE, client_table, client_table_rows
     from raydpzv.report.privacy import PrivacyBlock, verdict_line
-    from raydpzv.report.tables import summary_table
-    from raydpzv.report.verdict import headline
+    from raydpzv.report.run_summary import headline, summary_table
+    from raydpzv.report.run_tables import CLIENT_NOTE, CLIENTS, RunView, client_rows, stalest
+    from raydpzv.report.table import grid
 
     console = tables_console()
     console.print(verdict_line(headline(summary)))
@@ -64,9 +54,10 @@ def show_run(
         console.print(Text(f"warning: {warning}", style="yellow"))
     console.print()
     console.print(summary_table(summary, spec.clock.kind))
-    if rows := client_table_rows(summary, tables, as_tree(spec)):
+    if rows := client_rows(RunView("", summary, tables), as_tree(spec)):
+        shown, others = stalest(rows)
         console.print()
-        console.print(client_table(rows))
+        console.print(grid(CLIENTS, shown).console(caption=others))
     if output.explain and rows:
         console.print(Text(CLIENT_NOTE, "dim"))
     if summary["epsilon"]:

@@ -21,21 +21,12 @@ from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.report.comparison_lines import EARLY, NOT_RUN
-from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS
+from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 FAILED, OK = "failed", "ok"
 
 Row = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """The tables of a comparison (schemas in `raydpzv.report.comparison_table`)."""
-
-    runs: pa.Table
-    curves: pa.Table
-    claims: pa.Table
 
 
 @dataclasses.dataclass(frozen=True)

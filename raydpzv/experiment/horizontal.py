@@ -67,8 +67,7 @@ class PreparedHorizontal:
     """A horizontal scenario with its data loaded and shared out.
 
     privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
-    says nothing; missing: updates that a lost machine may have made, of which it says nothing either; recorded: updates
-    that the ledger of a run which goes on has, where none may be released a second time.
+    says nothing; recorded: updates in the ledger of a run that resumes, where none may be released a second time.
     """
 
     spec: HorizontalScenario
@@ -79,7 +78,6 @@ class PreparedHorizontal:
     unused: tuple[str, ...] = ()
     lost: int = 0
     recorded: int = 0
-    missing: int = 0
 
     @property
     def setting(self) -> UserSetting | None:
@@ -221,9 +219,7 @@ class PreparedHorizontal:
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
-        return user_privacy_filter(
-            self.setting, self.spec.budget.epsilon, self.lost, self._sample(), self.missing
-        )
+        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost, self._sample())
 
     def _sample(self) -> Callable[[int], np.ndarray] | None:
         """Who is drawn for a round, of methods whose silos do not know it."""

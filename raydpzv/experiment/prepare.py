@@ -80,11 +80,6 @@ class Prepared(Protocol):
         ...
 
     @property
-    def missing(self) -> int:
-        """Updates that a lost machine may have made, whose releases are on no record."""
-        ...
-
-    @property
     def no_leg(self) -> str | None:
         """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
         ...

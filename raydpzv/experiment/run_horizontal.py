@@ -140,8 +140,7 @@ class _Session:
         if checkpoint:
             self._resume_point.begin(cast(LedgerGroup, self._client_group), checkpoint.round)
         self._server_loop = ServerLoop(
-            *(self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated),
-            options.horizon,
+            *(self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated)
         )
 
     @property

@@ -40,7 +40,7 @@ class PreparedVertical:
 
     numbers: which row of the table as it was read each training row is, int [D]; unused: the columns that no client
     holds; secret: what the coins of its batches come from, for the operator alone,
-    None: the run's seed; missing: updates that a lost machine may have made, whose releases are on no record.
+    None: the run's seed.
     """
 
     spec: VerticalScenario
@@ -52,7 +52,6 @@ class PreparedVertical:
     numbers: np.ndarray
     unused: tuple[str, ...] = ()
     secret: int | None = field(default=None, repr=False)
-    missing: int = 0
 
     @property
     def setting(self) -> AnySetting | None:
@@ -90,7 +89,7 @@ class PreparedVertical:
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
-        return privacy_filter(self.setting, self.spec.budget, self.missing)
+        return privacy_filter(self.setting, self.spec.budget)
 
     def budget(self) -> Budget:
         """Return what ends the run (besides the privacy filter)."""

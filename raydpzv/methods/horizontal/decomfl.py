@@ -29,6 +29,7 @@ from raydpzv.methods.horizontal.seeded import (
     SeededPullServer,
     SeededServer,
     SeededSettings,
+    Updates,
     check_finite,
     seeds_of,
 )
@@ -344,18 +345,16 @@ def _rule(config: DecomflConfig) -> UpdateRule:
 
 def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServer | SeededPullServer:
     assert parts.ledger is not None
-    settings = decomfl_settings(config, parts.key)
-    model = parts.replica() if config.server_model else None
-    if config.asynchronous:
-        return SeededPullServer(
-            parts.ledger, settings, clients=len(parts.rows), model=model, pull_after=config.pull_after
-        )
-    return DecomflServer(
-        *(cohorts(parts, config.cohort, config.epoch), parts.ledger, settings),
-        weights=row_weights(parts, config),
-        model=model,
+    updates = Updates(
+        *(parts.ledger, decomfl_settings(config, parts.key), len(parts.rows)),
+        model=parts.replica() if config.server_model else None,
         pull_after=config.pull_after,
         asks=config.last_round == "clients",
+    )
+    if config.asynchronous:
+        return SeededPullServer(updates)
+    return DecomflServer(
+        cohorts(parts, config.cohort, config.epoch), updates, weights=row_weights(parts, config)
     )
 
 

@@ -1,4 +1,4 @@
-"""`raydpzv tune --scheduler pbt`: trials that go on from better ones, replayed, killed, accounted for and run alone."""
+"""`raydpzv search --scheduler pbt`: trials that copy better ones, replayed, killed, accounted for and run alone."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from raydpzv.compare.plan import Planned, PlannedLine
 from raydpzv.compare.run_comparison import STOPPED, run_planned
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import ReplayMismatch, RunError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.rebuild import rebuild_client
 from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.runner import run as raydpzv_run
@@ -38,7 +39,9 @@ def trained(folder, scenario, space, *changes):
     path = folder.with_suffix(".toml")
     path.write_text(space)
     words = (w for change in (*SHORT, *changes) for w in ("--set", change))
-    done = raydpzv("tune", scenario, "--space", path, *POPULATION, *words, *ALONE, "--json", "--out", folder)
+    done = raydpzv(
+        "search", scenario, "--space", path, *POPULATION, *words, *ALONE, "--json", "--out", folder
+    )
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -197,7 +200,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_table(free, place, moment):
     _, whole = free
     folder = place / f"killed-{len(moment)}"
     words = [*POPULATION, *(w for change in (*SHORT, *FREE) for w in ("--set", change)), *ALONE]
-    command = ["tune", "digits_dpzv", "--space", whole.with_suffix(".toml"), *words, "--out", folder]
+    command = ["search", "digits_dpzv", "--space", whole.with_suffix(".toml"), *words, "--out", folder]
     killed_at(command, folder, f"runs/{moment}")
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 0, on.output
@@ -245,7 +248,7 @@ def stopped_at_first_turn(folder):
     words = (w for change in (*SHORT, *FREE) for w in ("--set", change))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(population, "_decided", lambda *of: (_ for _ in ()).throw(KeyboardInterrupt))
-        raydpzv("tune", "digits_dpzv", "--space", path, *POPULATION, *words, *ALONE, "--out", folder)
+        raydpzv("search", "digits_dpzv", "--space", path, *POPULATION, *words, *ALONE, "--out", folder)
     assert turns(folder) == []
     assert len(list((folder / "runs").glob("*/checkpoint.state"))) == 4
 
@@ -331,7 +334,7 @@ def test_a_run_that_stands_is_told_to_stand_there_and_goes_on_to_the_same_bits(p
     spec = scenarios.load(scenario, [*SHORT, *quiet, "budget.updates=20", "budget.seconds=1e6"])
     planned, path = Planned(PlannedLine("a", None, False, spec), spec, "a"), place / f"stands-{scenario}"
     for _ in range(2):
-        assert run_planned(planned, path, until=10) == STOPPED
+        assert run_planned(planned, path, RunOptions(until=10)) == STOPPED
         assert RunFolder(path).summary()["updates"] == RunFolder(path).checkpoint().round == 10
         (path / "summary.json").unlink()
     assert run_planned(planned, path) == ""
@@ -411,7 +414,7 @@ VECTOR_NOISE = [
 )
 def test_what_no_population_can_be_made_of_is_refused_before_anything_is_written(place, words, said):
     (place / "lr.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
-    asked = ("tune", *words, "--space", place / "lr.toml", "--scheduler", "pbt", "--quiet")
+    asked = ("search", *words, "--space", place / "lr.toml", "--scheduler", "pbt", "--quiet")
     done = raydpzv(
         *asked, *(() if "--actors" in words else ("--runner", "local")), "--out", place / "refused"
     )

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-
 from raydpzv.storage.commits import latest
+
 from raydpzv.storage.filesystem import open_place
 from tests.helpers.commands import call
 
