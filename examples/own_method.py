@@ -1,5 +1,6 @@
-"""Your own method in one file: DeComFL with a normalised step, after FZOO (arXiv 2506.09034): python examples/own_method.py
+"""Your own method in one file: python examples/own_method.py
 
+DeComFL with a normalised step, after FZOO (arXiv 2506.09034).
 The step is divided by the spread of the scalars, so that it does not depend on the scale of the loss. The server puts
 the divided scalars on the ledger: replay, resume and comparisons work as for every method of the program.
 """

@@ -81,6 +81,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "nested": (Wrapped, (6, 4)),
     "twice": (Twice, (6, 4)),
     "attention": (Attention, (5, 3, 4)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (5, 3, 4)),
     "tied": (Tied, (6, 4)),
 }
 
