@@ -14,6 +14,7 @@ import raydpzv
 from raydpzv.methods.descriptor import HorizontalServerParts
 from raydpzv.methods.horizontal.decomfl import DECOMFL, DecomflConfig, DecomflServer, decomfl_settings
 from raydpzv.methods.horizontal.rounds import cohorts
+from raydpzv.methods.horizontal.seeded import Updates
 from raydpzv.methods.roles import Upload
 
 
@@ -39,7 +40,8 @@ class NormalisedServer(DecomflServer):
 
 def _server(parts: HorizontalServerParts, config: NormalisedConfig) -> NormalisedServer:
     assert parts.ledger is not None
-    return NormalisedServer(cohorts(parts, config.cohort), parts.ledger, decomfl_settings(config, parts.key))
+    updates = Updates(parts.ledger, decomfl_settings(config, parts.key), len(parts.rows))
+    return NormalisedServer(cohorts(parts, config.cohort), updates)
 
 
 NORMALISED = replace(DECOMFL, config=NormalisedConfig, server=_server)

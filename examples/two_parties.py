@@ -28,7 +28,8 @@ if __name__ == "__main__":
         method="dpzv",
         updates=2000,
         embedding=8,
-        lr=0.02,
+        lr=0.003,
+        smoothing=0.1,
     )
     run = raydpzv.run(scenario)
     print(f"accuracy {run.accuracy:.3f}")

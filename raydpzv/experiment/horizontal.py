@@ -21,8 +21,8 @@ from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
-from raydpzv.errors import SpecError
-from raydpzv.experiment.initial_model import ModelPlan, check_size
+from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
@@ -31,6 +31,7 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
+from raydpzv.models.flat import FlatModel
 from raydpzv.models.own import check_model
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
@@ -241,6 +242,16 @@ class PreparedHorizontal:
         if self.split.test.times is not None:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
+
+    def model_name(self, party: str | int | None) -> str:
+        """Return the name of the one model."""
+        if party not in (None, MODEL):
+            raise InputError(f"state_dict: all clients train one model; leave party out, got {party!r}")
+        return MODEL
+
+    def flat_model(self, name: str) -> FlatModel:
+        """Return the model before the first update."""
+        return self.plan.model()
 
     @property
     def barrier(self) -> int:

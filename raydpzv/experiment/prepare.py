@@ -32,6 +32,7 @@ from raydpzv.data.users import Known, check_least, share_users
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
+from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.registry import DATA_SOURCES, PREPARERS
@@ -112,6 +113,14 @@ class Prepared(Protocol):
 
     def class_shares(self) -> list[float]:
         """Return the share of each class among the held-out rows: what constant predictions reach."""
+        ...
+
+    def model_name(self, party: str | int | None) -> str:
+        """Return under which name a party's model is on record. Raises InputError if there is none."""
+        ...
+
+    def flat_model(self, name: str) -> FlatModel:
+        """Return the model of that name before the first update."""
         ...
 
 

@@ -160,6 +160,11 @@ class FlatModel:
         finally:
             self.flat.copy_(own)
 
+    def state_dict(self, flat: np.ndarray) -> dict[str, torch.Tensor]:
+        """Return copies of the module's weights by name, at these trained parameters, float32 [d]."""
+        with self.at(flat):
+            return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
     def sha256(self) -> str:
         """Return the digest of the trained parameters' bytes."""
         return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()
