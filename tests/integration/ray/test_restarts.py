@@ -1,4 +1,4 @@
-"""Runs under the virtual clock that lose a process go back to their checkpoint and on, to the bits of whole runs."""
+"""Runs under the virtual clock that lose a process resume from their checkpoint to the bits of whole runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Listening(raydpzv.Callback):
 
 
 @pytest.mark.parametrize(("method", "engine"), [("vafl", "compiled"), ("sgd", "torch")])
-def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, tmp_path, method, engine):
+def test_losing_a_client_of_a_method_without_a_ledger_leaves_no_trace(struck, tmp_path, method, engine):
     spec = spec_of(method, f"model.engine={engine}")
     found = run_prepared(struck(spec, "client"), tmp_path / "run", runner="ray")
     check_same(found, scenarios.run(spec))
@@ -83,7 +83,7 @@ def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, t
     assert found.summary["faults"] == [fault]
 
 
-def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_path):
+def test_a_callback_gets_every_row_once_though_the_server_is_lost(struck, tmp_path):
     spec, watch, evaluated = spec_of("dpzv"), Listening(), []
     found = run_prepared(
         struck(spec, "server"),
