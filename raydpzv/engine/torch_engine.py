@@ -30,8 +30,7 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
 from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.estimators import slope
-from raydpzv.zo.perturbation import perturbation
+from raydpzv.zo.perturbation import perturbation, slope
 from raydpzv.zo.update import Descent, Step, Steps
 
 if TYPE_CHECKING:

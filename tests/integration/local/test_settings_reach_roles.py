@@ -63,7 +63,7 @@ SIGMA = (
     "privacy.sigma=0.5",
 )
 SOUND = (  # noise so small that it rounds to nothing: two runs differ by their settings alone
-    *("privacy.mode=none", "privacy.mode=sound", "privacy.noise=system", "privacy.clip=1.0"),
+    *("privacy.mode=none", "privacy.mode=proved", "privacy.noise=system", "privacy.clip=1.0"),
     *("privacy.noise_multiplier=1e-9", "data.scale=none", "data.split=plain", "method.server=frozen"),
     *("model.head=sum", "model.embedding=10", "method.perturbations=2"),
 )
