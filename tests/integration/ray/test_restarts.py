@@ -14,6 +14,7 @@ from raydpzv.errors import Lost
 from raydpzv.experiment.runner import continued
 from raydpzv.records.checkpoint import CHECKPOINT, before
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import digest
 from tests.helpers import struck as struck_roles
 from tests.helpers.contradictions import change, contradictions, forget_waiting
@@ -136,14 +137,14 @@ def test_a_run_whose_noise_was_not_kept_ends_with_the_loss(struck, tmp_path):
 def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path, monkeypatch):
     """A round that no checkpoint knew of would be a release that no account knows of, once the server is lost."""
     written, ahead = [0], []
-    write = RunFolder.write_checkpoint
+    write = RunWriter.write_checkpoint
 
     def slowly(self, checkpoint):
         threading.Event().wait(0.1)
         written.append(checkpoint.round)
         return write(self, checkpoint)
 
-    monkeypatch.setattr(RunFolder, "write_checkpoint", slowly)
+    monkeypatch.setattr(RunWriter, "write_checkpoint", slowly)
     spec = scenarios.load("digits_users", ["budget.updates=4", "evaluate.every=4", "resources.hosts=1"])
     run = scenarios.run(
         spec,
