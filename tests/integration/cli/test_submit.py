@@ -17,7 +17,7 @@ from actors.job_server import JobEnd
 from actors.project_package import package_folder
 from raydpzv.errors import RunError, SpecError
 from scenarios.cli import app
-from scenarios.kuberay_command import check_words
+from scenarios.kuberay_manifest import check_words
 from tests.helpers.rayjob_schema import errors
 
 pytest.importorskip("ray")
