@@ -17,11 +17,11 @@ from actors.skew_probe import offsets
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
-from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
-from raydpzv.storage.uploader import FolderUploader
+from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
 from raydpzv.zo.kernels import FirstCalls
 
 C = TypeVar("C")
@@ -29,8 +29,6 @@ P = TypeVar("P", bound=Prepared)
 
 LOOK = 0.2
 """Seconds between looks at a run."""
-_SOON = 0.02
-"""The same of one that stands still where its storage knows of no more."""
 HEAD_START = 0.5
 """Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
 STARTING_RAY = "Ray to start"
@@ -46,7 +44,7 @@ class RunHooks:
     """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop.
 
     evaluated: called at each evaluation, which the loop waits for if the driver `holds` it. restarts: whether the run
-    goes on after a loss. storage: what brings the folder to a storage, if there is one.
+    goes on after a loss.
     """
 
     writer: RowWriter
@@ -56,7 +54,6 @@ class RunHooks:
     evaluated: Evaluated
     holds: bool
     restarts: Restarts
-    storage: FolderUploader | None = None
 
 
 class Driver:
@@ -69,8 +66,7 @@ class Driver:
         self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
         self._callbacks, self._stop = watch.callbacks, watch.stop
         self._evaluated, self._holds = watch.evaluated, watch.holds
-        self._restarts, self._storage = watch.restarts, watch.storage
-        self._allowed: int | None = None
+        self._restarts = watch.restarts
         self._stop_sent = False
         self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
@@ -80,7 +76,6 @@ class Driver:
         try:
             if self._evaluated is not unheard:
                 self._control(self._server.hear.remote(self._holds), "the server to hand over evaluations")
-            self._allow()
             self._work()
             self._poll()
             models = self._models()
@@ -140,8 +135,7 @@ class Driver:
         import ray
 
         awaited = self._awaited()
-        look = _SOON if self._storage and self._storage.announces else LOOK
-        while work not in (done := ray.wait([work, *awaited], timeout=look)[0]):
+        while work not in (done := ray.wait([work, *awaited], timeout=LOOK)[0]):
             if done:
                 awaited = self._awaited()
             self._poll()
@@ -187,23 +181,6 @@ class Driver:
         if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
             self._write(self._control(self._server.drain.remote(rest=due), "rows"))
-        if self._storage:
-            self._bring(self._storage)
-
-    def _bring(self, storage: FolderUploader) -> None:
-        """Say how far the record has come, and let the server go as far as the storage knows of."""
-        try:
-            storage.note(self._status.updates)
-        except RunError as error:
-            self._control(self._server.deny.remote(str(error)), "the server to stop")
-            raise
-        self._allow()
-
-    def _allow(self) -> None:
-        limit = self._storage.limit if self._storage else None
-        if limit != self._allowed:
-            self._allowed = limit
-            self._control(self._server.allow.remote(limit), "the server to go on")
 
     def _first_calls(self) -> FirstCalls:
         """Return what first calls of kernels took in the actors that are there, each of which waits for the others'."""
@@ -312,7 +289,6 @@ class _Session(Generic[P]):
             unheard if options.evaluated is unheard else self._restarts.evaluated,
             experiment.spec.clock.kind == "virtual",
             self._restarts,
-            options.storage,
         )
 
     def go_back(self, failure: BaseException, party: str, status: Status) -> P:

@@ -1,4 +1,4 @@
-"""How far the clocks of a run's machines are apart, whose times stand beside one another in rows of the wall clock."""
+"""The differences between the clocks of a run's machines, whose times are compared in rows of the wall clock."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from raydpzv.errors import Stalled
 from raydpzv.sim.clock import WallClock
 
 _TRIES = 8
-"""Questions to a clock, of which the one that was answered soonest counts."""
+"""Questions to a clock; the one with the fastest answer counts."""
 _ANSWERS_WITHIN = 10.0
-"""Seconds that an answer may take; whoever does not answer is lost, which is found out elsewhere."""
+"""Time limit of an answer in seconds; an actor that does not answer is lost, which others report."""
 
 
 class _Reading(NamedTuple):
-    """Seconds that a clock is ahead of this process's, and how far off that may be."""
+    """Seconds by which a clock is ahead of this process's, and the largest error of that."""
 
     ahead: float
     error: float
 
 
 def offsets(server: Any, parties: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row of type `clock`, but for its time, for each party that answers, against the server's machine.
+    """Return a row of type `clock` without its time for each party that answers, relative to the server's machine.
 
-    Actors on one machine have one clock, which is asked once; on the server's own there is nothing to ask.
+    Actors on one machine share one clock, which is asked once; on the server's machine nobody is asked.
     """
     nodes = {party: _answer(actor.node.remote()) for party, actor in parties.items()}
     home, own = _answer(server.node.remote()), None
@@ -44,7 +44,7 @@ def offsets(server: Any, parties: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _read(actor: Any) -> _Reading | None:
-    """Return what an actor's clock shows in the midst of a question; None: it is lost."""
+    """Return an actor's clock at the middle of a question; None: it is lost."""
     clock, found = WallClock(0.0), list[_Reading]()
     for _ in range(_TRIES):
         asked = clock.now()
@@ -57,7 +57,7 @@ def _read(actor: Any) -> _Reading | None:
 
 
 def _answer(reference: Any) -> Any:
-    """Return what an actor answers; None: it is lost."""
+    """Return an actor's answer; None: it is lost."""
     import ray
 
     try:

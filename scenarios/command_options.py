@@ -51,7 +51,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changes(Options):
+class SettingChanges(Options):
     """Settings that differ from the scenario's."""
 
     set_: Set = None
@@ -90,7 +90,7 @@ class Execution(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunCommand(Changes, FullOutput):
+class RunCommand(SettingChanges, FullOutput):
     """Run a scenario; write its run folder; print a summary."""
 
     scenario: ScenarioName
@@ -232,7 +232,7 @@ class SearchCommand(SearchOptions, Execution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacyCommand(Changes):
+class PrivacyCommand(SettingChanges):
     """Show every ε with its adversary before training, and why the run is or is not private."""
 
     scenario: ScenarioName
@@ -310,7 +310,7 @@ class ManifestOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmitCommand(Changes, ManifestOptions, JobOptions):
+class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
     """Run a scenario as a job of a Ray cluster: submit, show its log, download its run folder, exit with its status."""
 
     scenario: Annotated[str | None, Argument(autocompletion=scenario_names)] = None

@@ -83,12 +83,12 @@ def _ray_job(options: SubmitCommand, name: str, spec: AnyScenario) -> RayJobOpti
 
 def _can_resume(spec: AnyScenario, *, from_storage_alone: bool) -> bool:
     """Tell whether an attempt after the first could resume the run."""
-    private = spec.privacy is not None and spec.privacy.mode != "none"
-    if from_storage_alone and spec.clock.kind == "wall" and private:
-        return False
+    privacy = spec.privacy if spec.privacy is not None and spec.privacy.mode != "none" else None
+    if from_storage_alone and privacy is not None and privacy.noise == "system":
+        return False  # a lost run with fresh noise does not resume from a storage
     if not isinstance(spec, VerticalScenario):
         return True
-    return not no_new_leg(spec, noised=private and spec.descriptor.noise(spec.method) is not None)
+    return not no_new_leg(spec, noised=privacy is not None and spec.descriptor.noise(spec.method) is not None)
 
 
 def _given(options: SubmitCommand) -> dict[str, Any]:

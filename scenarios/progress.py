@@ -19,8 +19,8 @@ from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalSce
 from raydpzv.config.timing import planned_seconds
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
-from raydpzv.report.client_table import rates_asked
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.run_tables import rates_asked
+from raydpzv.report.table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
 from scenarios.display import INTERVAL, Display
@@ -253,7 +253,7 @@ def _short_epsilons(status: Status) -> str:
 
 
 def _epsilons(status: Status) -> list[str]:
-    """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "sound"."""
+    """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "proved"."""
     if found := status.privacy.user_epsilons():
         whom = ("whoever sees the models", "one silo", "the server")
         return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]

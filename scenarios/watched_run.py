@@ -16,7 +16,7 @@ from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
-from raydpzv.zo.kernels import told_of_compiling
+from raydpzv.zo.kernels import announce_compiling
 from scenarios import screen
 from scenarios.command_options import FullOutput
 from scenarios.exit_codes import STOPPED, failures
@@ -47,7 +47,12 @@ def watch_run(
 
     try:
         stopping = stop_on_signal(console)
-        with failures(folder, spec.party_names), stopping as stop, live as view, told_of_compiling(compiling):
+        with (
+            failures(folder, spec.party_names),
+            stopping as stop,
+            live as view,
+            announce_compiling(compiling),
+        ):
             result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():

@@ -17,7 +17,7 @@ from actors.transport import work
 from actors.transport.hosts import HostConnection
 from actors.transport.peers import TaskPort
 from actors.transport.sockets import TransportAddress
-from actors.transport.work import LOOKS
+from actors.transport.work import PROBES
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
@@ -69,7 +69,7 @@ class ClientGroupActor(TaskPort):
 
     def take_over(self, kept: Packed) -> None:
         """Bring its clients to where a checkpoint was taken."""
-        cast(OwnModels, self._client_group).take_over(cast(ClientModels, unpack(kept)))
+        cast(OwnModels, self._client_group).restore_models(cast(ClientModels, unpack(kept)))
 
     def warm_up(self) -> None:
         """Let throw-away parties make a run's first updates here, so that what compiles is no epoch's."""
@@ -122,13 +122,13 @@ class ClientGroupActor(TaskPort):
         return self._looking().state(version)
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
-        asked = work.read_asked(frame)
-        if asked is None:
+        task = work.read_task(frame)
+        if task is None:
             return None
-        if asked.look:
-            look = {name: getattr(self, name) for name in LOOKS}[asked.look]
-            return lambda: work.looked(asked.look, look(asked.version))
-        return lambda: work.uploads(self._process(asked.orders))
+        if task.probe:
+            probe = {name: getattr(self, name) for name in PROBES}[task.probe]
+            return lambda: work.probed(task.probe, probe(task.version))
+        return lambda: work.uploads(self._process(task.orders))
 
     def _process(self, orders: Sequence[Order]) -> list[Upload]:
         if self._range:

@@ -15,7 +15,6 @@ from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
-from actors.run_until_port import RunUntilPort
 from actors.transport.hosts import HostConversation
 from actors.transport.port import TransportPort
 from raydpzv.experiment.horizontal import PreparedHorizontal
@@ -28,19 +27,20 @@ from raydpzv.experiment.run_horizontal import (
     warm_up,
 )
 from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.segments.pull_segment import PullLeg
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import USER, Activation, Spent, Status
+from raydpzv.sim.interfaces import USER, Activation, Status
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import LegBegin
 
 
-class HorizontalServerActor(ReportPort, RunUntilPort, TransportPort):
+class HorizontalServerActor(ReportPort, TransportPort):
     """Plain class; `actors.vertical.actor_set` wraps it.
 
     Uploads are served in the threads of their sockets, or as calls in the default concurrency group. Control calls have
@@ -58,14 +58,12 @@ class HorizontalServerActor(ReportPort, RunUntilPort, TransportPort):
         "written",
         *TransportPort.TRANSPORT_CALLS,
         *ReportPort.CALLS,
-        *RunUntilPort.HORIZON_CALLS,
     )
     LOOKING = ("look", "show", "next_piece")
     KEEPING = ("keep_leg",)
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
         ReportPort.__init__(self)
-        RunUntilPort.__init__(self)
         self._timeout = prepared.spec.resources.timeout
         TransportPort.__init__(self, partial(HostConversation, self), self._timeout)
         claim_device(0.0)
@@ -107,7 +105,6 @@ class HorizontalServerActor(ReportPort, RunUntilPort, TransportPort):
             resume_server(self._server, checkpoint)
         self._server_loop = ServerLoop(
             *(self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate),
-            self._horizon,
         )
         self._pace = prepared.pace() if keeps else None
 

@@ -15,7 +15,6 @@ from actors.device import claim_device
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
-from actors.run_until_port import RunUntilPort
 from actors.transport.clients import ClientConversation
 from actors.transport.frames import load_upload
 from actors.transport.peers import CallPeers
@@ -28,6 +27,7 @@ from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.party_checkpoints import PartyCheckpoints
@@ -35,14 +35,14 @@ from raydpzv.records.recorder import Recorder
 from raydpzv.segments.wall_segment import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
-from raydpzv.sim.interfaces import Activation, Spent, Status
+from raydpzv.sim.interfaces import Activation, Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import Answer, LegBegin, LockedServerLoop, SavedClient
 from raydpzv.wire.messages import Start
 
 
-class VerticalServerActor(ReportPort, RunUntilPort, TransportPort):
+class VerticalServerActor(ReportPort, TransportPort):
     """Plain class; `actors.vertical.driver` wraps it.
 
     Uploads are served one at a time. Each runs in the thread of its socket, or as a call in a concurrency group with a
@@ -57,7 +57,6 @@ class VerticalServerActor(ReportPort, RunUntilPort, TransportPort):
             "note_clocks",
             *TransportPort.TRANSPORT_CALLS,
             *ReportPort.CALLS,
-            *RunUntilPort.HORIZON_CALLS,
         ),
     )
     WAITING = ("ask",)
@@ -65,7 +64,6 @@ class VerticalServerActor(ReportPort, RunUntilPort, TransportPort):
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
         ReportPort.__init__(self)
-        RunUntilPort.__init__(self)
         TransportPort.__init__(self, partial(ClientConversation, self), experiment.spec.resources.timeout)
         self._device = claim_device(gpus)
         self._experiment = experiment
@@ -73,8 +71,7 @@ class VerticalServerActor(ReportPort, RunUntilPort, TransportPort):
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._role = experiment.server.make(self._device)
         self._server_loop = ServerLoop(
-            *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate),
-            self._horizon,
+            *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate)
         )
         self._stopping = threading.Event()
         self._serving = threading.Lock()

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
 from raydpzv.config.scenario import (
     AnyScenario,
-    HorizontalScenario,
-    VerticalScenario,
     method_fields,
     shared_fields,
 )
@@ -31,18 +29,18 @@ Epsilons = Annotated[tuple[Positive | Literal["none"], ...], Field(strict=False)
 Seeds = Annotated[int, Field(ge=1, le=MOST_SEEDS)] | Annotated[tuple[int, ...], Field(strict=False)]
 Shares = Annotated[tuple[float, ...], Field(strict=False)]
 
-CONTROLS = {"frozen": "frozen clients (control)", "central": "central SGD (control)"}
-"""The controls of every vertical comparison: what is reached without training clients, and without privacy."""
+CONTROLS = {"frozen": "frozen clients (control)", "sgd": "central SGD (control)"}
+"""The controls of every vertical comparison, by method: no client is trained, and nothing is private."""
 
 
 _OF_NOISE = ("privacy.delta", "privacy.noise")
 """Settings without a meaning where no noise is added."""
 
 _SIGMA = "privacy.sigma"
-"""Noise of an entrant's own that aims at no ε: some papers print a deviation."""
+"""Noise of a method's own that aims at no ε: some papers print a deviation."""
 
 _OF_PROOF = ("mode", "relation", "adversary", "delta", "permit_large_delta", "noise")
-"""Settings of privacy.mode = "sound" that are no method's own."""
+"""Settings of privacy.mode = "proved" that are no method's own."""
 
 
 class MethodEntry(Section):
@@ -79,14 +77,23 @@ class ComparisonFile(Section):
     """Noise multiplier σ of all methods that protect users, each with its own ε, in place of values of ε."""
     targets: Shares = (0.8, 0.9)
     """Test accuracies whose cost in updates, bytes and seconds is asked for."""
-    entrants: Annotated[tuple[MethodEntry, ...], Field(strict=False)] = ()
+    methods: Annotated[tuple[MethodEntry, ...], Field(strict=False)] = ()
     """The methods; left out: the scenario's own."""
     frozen: Overrides = ()
     """Settings of the control whose clients are never trained."""
     central: Overrides = ()
     """Settings of the control that is synchronous SGD through the whole model."""
     heads: str = ""
-    """Why the entrants' heads learn by different step sizes or in different ways; left out: they do not."""
+    """Why the methods' heads learn by different step sizes or in different ways; left out: they do not."""
+    _note: str = PrivateAttr("")
+
+    @property
+    def note(self) -> str:
+        """What is to be said of how the file is written; "": nothing."""
+        return self._note
+
+
+F = TypeVar("F", bound=ComparisonFile)
 
 
 def asked(
@@ -101,23 +108,23 @@ def asked(
     if path is not None:
         if len(what) > 1 or methods:
             raise SpecError(
-                f"{what[0]}: is a comparison with entrants of its own; leave out further scenarios and --methods"
+                f"{what[0]}: is a comparison with methods of its own; leave out further scenarios and --methods"
             )
         given = dict(changes) | ({"multiplier": None} if "epsilons" in changes else {})
-        return read_entrants(path).model_copy(update=given)
+        return read_comparison_file(path).model_copy(update=given)
     for name in what[1:]:
         if catalog.comparison(name) is not None:
             raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
     names = [Path(name).stem for name in what]
-    entrants = [
+    entries = [
         MethodEntry(label=label, scenario=name)
         for label, name in zip(_unlike(names, what), what, strict=True)
     ]
     if methods:
         own = catalog.load(what[0]).method.name
-        entrants += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in methods if m != own]
+        entries += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in methods if m != own]
     name = "-".join(dict.fromkeys(names))[:60]
-    file = ComparisonFile(name=name, scenario=what[0], entrants=tuple(entrants))
+    file = ComparisonFile(name=name, scenario=what[0], methods=tuple(entries))
     return file.model_copy(update=dict(changes))
 
 
@@ -138,39 +145,49 @@ def _unlike(names: Sequence[str], what: Sequence[str]) -> Sequence[str]:
     return names if len(set(names)) == len(names) else what
 
 
-def read_entrants(path: Path) -> ComparisonFile:
+def read_comparison_file(path: Path) -> ComparisonFile:
     """Read a comparison file. Raises SpecError."""
-    tree = read_tree(path, "the comparison file")
+    return read_file(path, "the comparison file", ComparisonFile, MethodEntry)
+
+
+def read_file(path: Path, kind: str, file: type[F], entry: type[MethodEntry]) -> F:
+    """Read a file of that form; `kind` names it in complaints. Raises SpecError."""
+    tree, note = read_tree(path, kind), ""
+    if "entrants" in tree and "methods" not in tree:
+        tree = {("methods" if key == "entrants" else key): value for key, value in tree.items()}
+        note = f"{path.name}: [[entrants]] is the old name of [[methods]]"
     try:
-        return ComparisonFile.model_validate({"name": path.stem, **tree})
+        found = file.model_validate({"name": path.stem, **tree})
     except ValidationError as error:
-        raise SpecError(fault(error, path.name, ComparisonFile, MethodEntry)) from None
+        raise SpecError(_fault(error, path.name, file, entry)) from None
+    found._note = note
+    return found
 
 
 def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
-    """Return the comparison that a file asks for; overrides: for all entrants, last.
+    """Return the comparison that a file asks for; overrides: for all methods, last.
 
     Raises SpecError, which names the entry, if its settings are wrong or contradict one another.
     """
-    base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
-    first, last = (tuple(o for o in items if _of_entrants(o)) for items in (file.set, overrides))
+    base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_methods(o)])
+    first, last = (tuple(o for o in items if _of_methods(o)) for items in (file.set, overrides))
     _check_multiplier(file, base)
     lines = [
         line
-        for entry in file.entrants or (MethodEntry(label=base.method.name),)
+        for entry in file.methods or (MethodEntry(label=base.method.name),)
         for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file, base, last)
     ]
-    if isinstance(base, VerticalScenario):
-        lines += _controls(file, base, lines, first, last)
-        if not file.heads:
-            _check_heads(lines)
-    return Comparison(file.name, file.title, by_seed(file.seeds), file.targets, tuple(lines), file.heads)
+    lines += _controls(file, base, lines, first, last)
+    if not file.heads and any(line.control for line in lines):  # methods without controls have no head
+        _check_heads(lines)
+    head = (file.name, file.title, by_seed(file.seeds), file.targets)
+    return Comparison(*head, tuple(lines), file.heads, file.note)
 
 
 def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
     if file.multiplier is None:
         return
-    if not isinstance(base, HorizontalScenario) or base.users is None:
+    if getattr(base, "users", None) is None:
         raise SpecError(
             f"multiplier: goes with methods that protect users, and {file.scenario} has none ([users]); give epsilons"
         )
@@ -184,7 +201,7 @@ def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
 def _check_heads(lines: Sequence[PlannedLine]) -> None:
     """Refuse heads that learn differently: what a method reaches may be its head's merit, not its own.
 
-    Central SGD has one step size for the whole model, and is no entrant. A head that nobody trains has no merit.
+    Central SGD has one step size for the whole model, and is no method here. A head that nobody trains has no merit.
     """
     heads = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
     found = [(line, head) for line, head in heads if head["server"] != "frozen"]
@@ -193,7 +210,7 @@ def _check_heads(lines: Sequence[PlannedLine]) -> None:
         if head != alike:
             here, there = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))
             raise SpecError(
-                f"entrants: the head of {line} learns otherwise ({here}) than that of {first} ({there}), so that a "
+                f"methods: the head of {line} learns otherwise ({here}) than that of {first} ({there}), so that a "
                 'difference may be the heads\'; give all the same, or say why not: heads = "a sentence for the tables" '
                 "(--heads on the command line)"
             )
@@ -240,7 +257,7 @@ def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
 def _protects(name: str) -> bool:
     """Tell whether a method clips and noises what it releases of users."""
     method = METHODS[name]
-    return method.kind == "horizontal" and method.users(method.config()) is not None
+    return method.users(method.config()) is not None
 
 
 def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]:
@@ -252,12 +269,12 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
 
 
 def gives_sigma(entry: MethodEntry) -> bool:
-    """Tell whether an entrant has noise of a deviation of its own."""
+    """Tell whether a method has noise of a deviation of its own."""
     return _SIGMA in map(_key, entry.set)
 
 
 def method_of(entry: MethodEntry, base: AnyScenario) -> str:
-    """Return the name of an entrant's method. Raises SpecError."""
+    """Return the name of an entry's method. Raises SpecError."""
     return str(_method(entry, base)["method"]["name"])
 
 
@@ -277,8 +294,7 @@ def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
             f'method.name: wanted one of {", ".join(METHODS)}, got "{name}". {suggest(name, METHODS)}'.rstrip()
         )
     descriptor, own = METHODS[name], METHODS[method["name"]].config
-    vertical = descriptor.kind == "vertical"
-    known = method_fields(Batched) if vertical else shared_fields(descriptor.config, own)
+    known = _CARRIED[descriptor.kind](descriptor.config, own)
     return {"name": name} | {k: v for k, v in method.items() if k in known and k != "name"}
 
 
@@ -294,93 +310,103 @@ def _spec(
     if METHODS[method["method"]["name"]].kind != base.kind:
         raise SpecError(
             f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: vertical methods "
-            f"({', '.join(_vertical())}) share out features, the others rows; give each kind a scenario of its own"
+            f"({', '.join(_of_kind('vertical'))}) share out features, the others rows; "
+            "give each kind a scenario of its own"
         )
-    if isinstance(base, VerticalScenario):
-        given = base.privacy
-        privacy: dict[str, Any] = {} if method["clip"] is None else {"clip": method["clip"]}
-        if epsilon is not None and given.mode == "sound":
-            privacy |= {k: v for k, v in tree["privacy"].items() if k in _OF_PROOF} | {"epsilon": epsilon}
-        elif epsilon is not None:
-            privacy |= {"mode": "paper", "epsilon": epsilon, "noise": given.noise}
-            privacy |= {} if given.delta is None else {"delta": given.delta}
-        elif _SIGMA in map(_key, items):
-            privacy |= {"mode": "paper", "noise": given.noise}
-        else:
-            tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
-        tree["privacy"] = privacy
-    else:
-        wanted = {"epsilon": epsilon, "multiplier": multiplier}
-        _of_users(tree, base, method["clip"], {k: v for k, v in wanted.items() if v is not None})
+    noise = {"epsilon": epsilon, "multiplier": multiplier}
+    asked_for = {name: value for name, value in noise.items() if value is not None}
+    given = tree.pop("privacy", {})
+    privacy = _PRIVACY[base.kind](tree, given, asked_for, own=_SIGMA in map(_key, items))
+    if privacy is not None:
+        tree["privacy"] = privacy | ({} if method["clip"] is None else {"clip": method["clip"]})
     where = label if epsilon is None else f"{label} at ε={epsilon:g}"
     return _named(lambda: changed(tree, items, where), where)
 
 
+def _of_records(
+    tree: dict[str, Any], given: Mapping[str, Any], noise: dict[str, float], *, own: bool
+) -> dict[str, Any] | None:
+    """Return the [privacy] of a vertical method with this noise; without any its budget has no ε.
+
+    given: the comparison's [privacy]; own: has the method a deviation of its own?
+    """
+    if noise and given.get("mode") == "proved":
+        return {k: v for k, v in given.items() if k in _OF_PROOF} | noise
+    if noise:
+        return {"mode": "paper"} | {k: v for k, v in given.items() if k in ("noise", "delta")} | noise
+    if own:
+        return {"mode": "paper"} | {k: v for k, v in given.items() if k == "noise"}
+    tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
+    return {}
+
+
 def _of_users(
-    tree: dict[str, Any], base: HorizontalScenario, clip: float | None, wanted: Mapping[str, float]
-) -> None:
-    """Put in the [privacy] of a horizontal method with the wanted noise: none where it protects no users."""
-    name, given = tree["method"]["name"], tree.pop("privacy", {})
+    tree: dict[str, Any], given: Mapping[str, Any], noise: dict[str, float], *, own: bool
+) -> dict[str, Any] | None:
+    """Return the [privacy] of a horizontal method with this noise, None where it protects no users."""
+    name = tree["method"]["name"]
     protects = _protects(name)
-    if wanted and not protects:
+    if noise and not protects:
         raise SpecError(
             f"epsilons: {name} adds no noise here; horizontal methods without users compare without ε (epsilons = "
             '["none"])'
         )
-    if not wanted:
+    if not noise:
         tree["budget"] = {k: v for k, v in tree["budget"].items() if k != "epsilon"}
-    if protects:
-        kept = {k: v for k, v in given.items() if k in ("delta", "against", "noise")}
-        noise = {**kept, "mode": "user", **wanted} if wanted else {"mode": "none"}
-        tree["privacy"] = noise | ({} if clip is None else {"clip": clip})
+        return {"mode": "none"} if protects else None
+    return {k: v for k, v in given.items() if k in ("delta", "against", "noise")} | {"mode": "user"} | noise
+
+
+_PRIVACY = {"vertical": _of_records, "horizontal": _of_users}
+_CARRIED = {"vertical": lambda one, other: method_fields(Batched), "horizontal": shared_fields}
+"""The settings that a method takes over from another one."""
 
 
 def _controls(
     file: ComparisonFile,
-    base: VerticalScenario,
+    base: AnyScenario,
     lines: Sequence[PlannedLine],
     first: Sequence[str],
     last: Sequence[str],
 ) -> list[PlannedLine]:
-    """Return the controls that are not among the entrants."""
+    """Return the controls that are not among the methods."""
     there = {line.spec.method.name for line in lines}
     found = []
     batches = {k: v for k, v in as_tree(base)["method"].items() if k in method_fields(Batched)}
     # what is set for all methods reaches a control as far as it has the setting
-    for key, name, items in (("frozen", "frozen", file.frozen), ("central", "sgd", file.central)):
-        if name in there:
+    settings = {"frozen": file.frozen, "sgd": file.central}
+    for name in _of_kind(base.kind):
+        if name not in CONTROLS or name in there:
             continue
+        items, label = settings[name], CONTROLS[name]
         own = {f"method.{field}" for field in method_fields(METHODS[name].config)}
         before, after = ([o for o in items if _key(o) in own] for items in (first, last))
         method = {"method": {"name": name} | batches, "clip": None}
-        found.append(
-            PlannedLine(
-                CONTROLS[key], None, True, _spec(base, method, None, [*before, *items, *after], CONTROLS[key])
-            )
-        )
+        spec = _spec(base, method, None, [*before, *items, *after], label)
+        found.append(PlannedLine(label, None, True, spec))
     return found
 
 
-def _vertical() -> list[str]:
-    return [name for name in METHODS if METHODS[name].kind == "vertical"]
+def _of_kind(kind: str) -> list[str]:
+    return [name for name in METHODS if METHODS[name].kind == kind]
 
 
 def _check_overrides(items: Sequence[str], label: str, *, sigma: bool = False) -> None:
-    """Refuse what entrants may not differ in; sigma: they may have a deviation of their own."""
+    """Refuse what methods may not differ in; sigma: they may have a deviation of their own."""
     for item in items:
-        if not _of_entrants(item):
+        if not _of_methods(item):
             raise SpecError(
-                f"{label}: {item} is not a setting of [method] or [privacy]; entrants differ in these alone, so set it "
+                f"{label}: {item} is not a setting of [method] or [privacy]; methods differ in these alone, so set it "
                 "for all of them"
             )
         if _key(item) in ("privacy.mode", "privacy.epsilon") or (_key(item) == _SIGMA and not sigma):
             raise SpecError(
-                f"{label}: {item}: the comparison's epsilons say where noise is added and how much; to give an entrant "
+                f"{label}: {item}: the comparison's epsilons say where noise is added and how much; to give a method "
                 'a fixed deviation, put privacy.sigma in its `set`, with epsilons = ["none"]'
             )
 
 
-def _of_entrants(item: str) -> bool:
+def _of_methods(item: str) -> bool:
     return _key(item).startswith(("method.", "privacy."))
 
 
@@ -399,12 +425,12 @@ def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 
-def fault(error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]) -> str:
+def _fault(error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]) -> str:
     """Return what is wrong with a file of that form, in one line."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        kind = entry if first["loc"][0] == "entrants" else file
+        kind = entry if first["loc"][0] == "methods" else file
         known = sorted(kind.model_fields)
         wrong = str(first["loc"][-1])
         return f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: {', '.join(known)}"

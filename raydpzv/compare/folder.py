@@ -12,8 +12,7 @@ from filelock import FileLock, Timeout
 from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
 from raydpzv.errors import InputError
-from raydpzv.files import write_atomically
-from raydpzv.records.folder_lock import LOCK
+from raydpzv.files import LOCK, write_atomically
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, read_key
 
 
@@ -77,7 +76,7 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
     there = read_comparison(folder / PLAN)
     if [line.unlocated() for line in there.lines] != [line.unlocated() for line in comparison.lines]:
         raise InputError(
-            f"{folder}: holds another comparison ({there.name}: other entrants or settings); choose another --out, or "
+            f"{folder}: holds another comparison ({there.name}: other methods or settings); choose another --out, or "
             f"go on with that one: raydpzv resume {folder}"
         )
     if missing := sorted(set(there.seeds) - set(comparison.seeds)):

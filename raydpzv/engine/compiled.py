@@ -32,6 +32,7 @@ from raydpzv.engine.split_model import (
     score_parts,
 )
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
+from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.kernels import Kernel
 from raydpzv.zo.update import Step, Steps
 
@@ -147,7 +148,6 @@ class CompiledBottom:
         self._training = replace(self._training, descent=replace(descent, lr=lr))
 
     def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
-        """Descend by the chain rule through the last `forward`."""
         if self._acts is None:
             return
         own, descent = self._parameters, self._training.descent
@@ -166,7 +166,6 @@ class CompiledBottom:
         _descend_along(self._parameters, steps, self._training.rule.momentum, self._law)
 
     def state(self) -> np.ndarray:
-        """Return parameters and, with momentum, velocity."""
         return self._parameters.state()
 
     def restore(self, state: np.ndarray) -> None:
@@ -227,7 +226,6 @@ class CompiledTop:
         self._settings = replace(self._settings, lr=lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
-        """Store an upload."""
         _put(self._uploaded(values_BE, ids, client), self._table, self._refreshed, _rows(ids), client, round)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
@@ -236,20 +234,18 @@ class CompiledTop:
         return found
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
-        """Return the rows of other clients that are older than the limit."""
         return older_rows(self._refreshed, ids, round, limit, serving)
 
     def two_point(
         self,
         client: int,
-        ids: np.ndarray,
-        plus_PBE: np.ndarray,
-        minus_PBE: np.ndarray,
+        body: PerturbedEmbeddings,
         round: int,
         *,
         smoothing: float,
         clip: float,
     ) -> TwoPointService:
+        ids, plus_PBE, minus_PBE = body.ids, body.plus, body.minus
         if plus_PBE.shape != minus_PBE.shape:
             raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
         own, how, rows = self._parameters, self._settings, _rows(ids)
@@ -280,7 +276,6 @@ class CompiledTop:
         return loss
 
     def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
-        """Backpropagate on cached embeddings."""
         gradient = np.empty((len(ids), self._table.shape[1]), np.float32)
         rows = _rows(ids)
         loss = self._stepped(self._table, rows, rows, gradient, scale) if len(rows) else math.nan
@@ -298,14 +293,12 @@ class CompiledTop:
         return gradient.reshape(-1, self._clients, self._width)
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
-        """Backpropagate on these embeddings."""
         inputs = _floats(values_BME).reshape(len(ids), self._clients * self._width)
         gradient = np.empty_like(inputs)
         loss = self._stepped(inputs, np.arange(len(ids), dtype=np.int32), _rows(ids), gradient)
         return loss, gradient.reshape(values_BME.shape)
 
     def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
-        """Return the mean differences of losses, rows subtracted first."""
         own, out = self._parameters, np.zeros(len(ahead_nBE))
         if len(ids):
             _mean_differences(
@@ -323,7 +316,6 @@ class CompiledTop:
         smoothing: float,
         along: int | None = None,
     ) -> np.ndarray:
-        """Return every row's slope."""
         own, out = self._parameters, np.empty(len(ids), np.float32)
         flat_plus, flat_minus = (self._at(along, amount) for amount in (smoothing, -smoothing))
         _row_slopes(
@@ -338,7 +330,6 @@ class CompiledTop:
         _descend_along(self._parameters, Steps.of(step), how.momentum, LAWS[how.law])
 
     def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
-        """Return the sum of the rows' clipped gradients."""
         own, total = self._parameters, np.zeros(self._parameters.network.size)
         _clipped_gradients(
             *(self._table, self._labels, _rows(ids), own.flat, own.sizes, self._widest, float(clip), total)
@@ -346,7 +337,6 @@ class CompiledTop:
         return total
 
     def descend_by(self, gradient: np.ndarray) -> None:
-        """Take a first-order step."""
         own, how = self._parameters, self._settings
         _descend(own.flat, own.velocity, _floats(gradient), float(how.lr), float(how.momentum))
 
@@ -376,7 +366,6 @@ class CompiledTop:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return head and cache."""
         cache = {"embeddings": self._table.copy(), "refreshed": self._refreshed.copy()}
         return {"head": self._parameters.state(), "steps": self._steps} | cache
 
@@ -389,11 +378,9 @@ class CompiledTop:
         )
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters."""
         return self._parameters.flat.copy()
 
     def sha256(self) -> str:
-        """Return the digest of the head's parameters."""
         return self._parameters.sha256()
 
     def _at(self, along: int | None, amount: float) -> np.ndarray:

@@ -28,9 +28,9 @@ from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
+from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.estimators import slope
-from raydpzv.zo.perturbation import perturbation
+from raydpzv.zo.perturbation import perturbation, slope
 from raydpzv.zo.update import Descent, Step, Steps
 
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ class TorchBottom:
         self._first_order.lr = lr
 
     def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
-        """Descend by the chain rule through the last `forward`."""
         if self._embedded is None:
             return
         assert self._training.descent is not None
@@ -220,29 +219,25 @@ class TorchTop:
         self.head.step_size(lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
-        """Store an upload."""
         self.table.put(client, ids, self._tensor(values_BE), round)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         return self.table.ages(ids, round, serving)
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
-        """Return the rows of other clients that are older than the limit."""
         return self.table.older(ids, round, limit, serving)
 
     def two_point(
         self,
         client: int,
-        ids: np.ndarray,
-        plus_PBE: np.ndarray,
-        minus_PBE: np.ndarray,
+        body: PerturbedEmbeddings,
         round: int,
         *,
         smoothing: float,
         clip: float,
     ) -> TwoPointService:
-        labels_B = self._labels(ids)
-        plus, minus = self._tensor(plus_PBE), self._tensor(minus_PBE)
+        ids, labels_B = body.ids, self._labels(body.ids)
+        plus, minus = self._tensor(body.plus), self._tensor(body.minus)
         batch_BME, cache = self.table.get(ids), self.table.ages(ids, round, client)
         slopes_PB = self._slopes(batch_BME, plus, minus, labels_B, client, smoothing)
         clipped = [clip_two_sided(slopes_B, clip) for slopes_B in slopes_PB]
@@ -257,7 +252,6 @@ class TorchTop:
         return self.head.train(self.table.get(ids), self._labels(ids))
 
     def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
-        """Backpropagate on cached embeddings."""
         inputs_RME = self.table.get(ids)
         return self._stepped(inputs_RME, ids, scale) if len(ids) else (math.nan, inputs_RME.cpu().numpy())
 
@@ -270,7 +264,6 @@ class TorchTop:
         return found
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
-        """Backpropagate on these embeddings."""
         return self._stepped(self._tensor(values_BME), ids)
 
     def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
@@ -295,7 +288,6 @@ class TorchTop:
         smoothing: float,
         along: int | None = None,
     ) -> np.ndarray:
-        """Return every row's slope."""
         labels_B, batch_BME = self._labels(ids), self.table.get(ids)
         if along is None:
             plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
@@ -310,7 +302,6 @@ class TorchTop:
         self.head.descend(step)
 
     def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
-        """Return the sum of the rows' clipped gradients."""
         if len(ids) == 0:
             return np.zeros(self.head.model.size)
         gradients_Bd = self.head.row_gradients(self.table.get(ids), self._labels(ids))
@@ -318,13 +309,11 @@ class TorchTop:
         return clipped.sum(0)
 
     def descend_by(self, gradient: np.ndarray) -> None:
-        """Take a first-order step."""
         self.head.descend_by(self._tensor(gradient.astype(np.float32)))
 
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
     ) -> np.ndarray:
-        """Estimate every row's gradient from its own losses."""
         inputs_BME = self.table.get(ids)
         directions_nBE = unit_rows(count, len(ids), self._width, key).to(inputs_BME.device)
         found_BE = row_gradients(self.head, inputs_BME, self._labels(ids), client, directions_nBE, smoothing)
@@ -347,7 +336,6 @@ class TorchTop:
             )
 
     def state(self) -> dict[str, Any]:
-        """Return head and cache."""
         return self.head.state() | (self.table.state() if "table" in vars(self) else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -356,11 +344,9 @@ class TorchTop:
             self.table.restore(state)
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters."""
         return self.head.model.flat.detach().cpu().numpy().copy()
 
     def sha256(self) -> str:
-        """Return the digest of the head's parameters."""
         return self.head.model.sha256()
 
     def _stepped(

@@ -27,10 +27,11 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints
+from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import OPERATOR, read_coins, read_key
-from raydpzv.records.status_labels import shown
 from raydpzv.records.store import Rows
+from raydpzv.records.summary_fields import shown
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import LocalExecutor, split_score
@@ -118,7 +119,7 @@ def _unbroken(rounds: Sequence[int]) -> int:
 
 def resuming(
     path: Path, moved: Sequence[str] = (), *, in_place: bool = False
-) -> tuple[PreparedVertical, RunFolder, str]:
+) -> tuple[PreparedVertical, RunWriter, str]:
     """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
     It goes on from its last checkpoint; without one everything on record is computed again, bit for bit (that takes
@@ -129,7 +130,7 @@ def resuming(
     run is complete, is being written by another process, or if its scenario or data are not what they were; DataError
     if rows, ledger or checkpoints are damaged or do not belong together.
     """
-    folder = RunFolder.held(path, moved)
+    folder = RunWriter.locked(path, moved)
     try:
         checkpoint = folder.checkpoint()
         goes_back = checkpoint is not None or (in_place and not _releases_beside_ledger(folder))
@@ -147,7 +148,7 @@ def resuming(
         folder.read_ledger = ledger
         if goes_back:
             folder.go_back()
-        folder.sweep()
+        delete_scratch_files(path)
     except BaseException:
         folder.__exit__()
         raise
@@ -163,7 +164,7 @@ def _releases_beside_ledger(folder: RunFolder) -> bool:
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
-def gone_back(experiment: PreparedVertical, folder: RunFolder) -> PreparedVertical:
+def gone_back(experiment: PreparedVertical, folder: RunWriter) -> PreparedVertical:
     """Return what goes on in the folder that a run writes, from its last checkpoint or its start; reads alone.
 
     Raises as `resuming` does where a record is damaged or cannot be gone on from.
@@ -180,7 +181,7 @@ def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger
     """Return the releases that a run may come to which goes on from a checkpoint (None: from its start)."""
     if checkpoint:
         _require_ledger(checkpoint, ledger.version if ledger else None, folder)
-    releases = recorded(folder.column_rows("release", Recorded._fields), ledger)
+    releases = recorded(column_rows(folder, "release", Recorded._fields), ledger)
     _check_gaps(releases, folder.path)
     return _beyond(checkpoint, releases, ledger) if checkpoint else releases
 
@@ -222,8 +223,8 @@ def prepared_again(spec: VerticalScenario, folder: RunFolder) -> PreparedVertica
 
 def drop_left_over(folder: RunFolder) -> None:
     """Delete what a kill left in the folder of a run that has come to its end."""
-    folder.drop_checkpoints()
-    folder.sweep()
+    drop_checkpoints(folder.path)
+    delete_scratch_files(folder.path)
 
 
 def check_resumable(folder: RunFolder) -> None:

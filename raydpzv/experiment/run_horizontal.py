@@ -134,14 +134,13 @@ class _Session:
         if checkpoint:
             resume_server(self._server, checkpoint)
             if kept := own_models(checkpoint):
-                cast(OwnModels, self._client_group).take_over(kept)
+                cast(OwnModels, self._client_group).restore_models(kept)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
         self._resume_point = ResumePoint(ledger if writer.folder else None, self._view)
         if checkpoint:
             self._resume_point.begin(cast(LedgerGroup, self._client_group), checkpoint.round)
         self._server_loop = ServerLoop(
-            *(self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated),
-            options.horizon,
+            *(self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated)
         )
 
     @property

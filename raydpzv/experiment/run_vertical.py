@@ -95,8 +95,7 @@ class _Session:
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._server_loop = ServerLoop(
-            *(self._server, self._privacy_filter, self._recorder, experiment.budget(), options.evaluated),
-            options.horizon,
+            *(self._server, self._privacy_filter, self._recorder, experiment.budget(), options.evaluated)
         )
 
     @property

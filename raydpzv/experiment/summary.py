@@ -8,24 +8,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydpzv.accounts.final_setting import final_setting
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.privacy.claim_words import Verdict, judge
-from raydpzv.privacy.statements import AnySetting, claims, verdict
-from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records import downtime, metrics
+from raydpzv.privacy.claim_words import judge
+from raydpzv.privacy.release import Spent, verdict
+from raydpzv.records import lateness, metrics
 from raydpzv.records.environment import versions
-from raydpzv.records.staleness import lag_summary
+from raydpzv.records.lateness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
-from raydpzv.sim.interfaces import Spent
 
-_ROUNDING = 1e-6
-"""By how much, of itself, an ε that noise was calibrated for may come out above its target."""
 NO_ACCOUNT = "the account of the releases is lost, and no planned number of updates bounds them"
 
 
@@ -53,11 +48,9 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
-    beyond = ending.beyond_plan or experiment.missing > 0
     done = ending.status == "done"
-    final = final_setting(setting, ending.spent, done=done, beyond_plan=beyond) if setting else None
+    final = setting.as_made(ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
     said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
-    said = _beside_target(experiment, final, said) if final else said
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
     return {
@@ -94,7 +87,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "throughput": metrics.throughput(service),
         "staleness": _staleness(experiment, rows),
         **_interruptions(experiment, rows),
-        "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
+        "epsilon": [dataclasses.asdict(c) for c in final.claims()] if final else [],
         "private": said.private,
         "private_reason": None if said.private else said.lead,
         "proved": said.proved,
@@ -107,26 +100,6 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         **({"faults": rows["fault"].to_pylist()} if rows["fault"].num_rows else {}),
         **ending.facts,
     }
-
-
-def _beside_target(experiment: Prepared, final: AnySetting, said: Verdict) -> Verdict:
-    """Return a verdict that says, where it is so, that what a lost machine may have released leads beyond the target ε.
-
-    In paper mode it is the paper's ε alone that ever met the target.
-    """
-    planned = experiment.setting
-    if not experiment.missing or planned is None or planned.target is None:
-        return said
-    limit = planned.target * (1 + _ROUNDING)
-    met = {(c.adversary, c.relation) for c in claims(planned) if c.epsilon <= limit}
-    if not any((c.adversary, c.relation) in met and c.epsilon > limit for c in claims(final)):
-        return said
-    asides = said.asides or (f"This is not the target ε = {planned.target:g}.",)
-    beside = (
-        f"Beside the run's own updates {experiment.missing:,} count that a lost machine may have made, with other "
-        "noise."
-    )
-    return dataclasses.replace(said, asides=(*asides, beside))
 
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:
@@ -143,10 +116,10 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     spec = experiment.spec
     if spec.clock.kind == "virtual":
         return {}
-    found, clients = downtime.leg_summary(rows["leg"]), spec.split.clients
-    if clients > downtime.MOST_CLIENTS:
+    found, clients = lateness.leg_summary(rows["leg"]), spec.split.clients
+    if clients > lateness.MOST_CLIENTS:
         return found
-    return found | {"presence": downtime.presence(rows["service"], clients)}
+    return found | {"presence": lateness.presence(rows["service"], clients)}
 
 
 def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:
@@ -163,21 +136,19 @@ def _users(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     sensitivity: how far one user (add or remove) moves what is released, on the scale on which its noise is σC.
     took_part: silos in the attempts at rounds, least and mean; attempts: how many there were.
     """
-    parts = experiment.user_parts if isinstance(experiment, PreparedHorizontal) else None
-    if parts is None:
+    if not isinstance(experiment, PreparedHorizontal) or experiment.user_parts is None:
         return {}
-    spec, setting = experiment.spec, experiment.setting
+    spec, setting, parts = experiment.spec, experiment.setting, experiment.user_parts
     plan = spec.descriptor.users(spec.method)
+    assert plan is not None
     tried = rows["attempt"].column("silos").to_numpy()
-    found = {
+    found: dict[str, Any] = {
         "aggregation": plan.aggregation,
         "weights": plan.weights,
         "silos": parts.clients,
         "users": parts.users,
         "pairs": len(parts.owners),
-        "sensitivity": setting.clip * setting.moved("add_remove")
-        if isinstance(setting, UserSetting)
-        else None,
+        "sensitivity": setting.clip * setting.moved("add_remove") if setting else None,
     }
     if len(tried):
         found |= {

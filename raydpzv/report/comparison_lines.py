@@ -17,11 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from raydpzv.experiment.diagnostics import collapsed, fallen, not_above
+from raydpzv.report import text
 
 EARLY = "ended early"
 FAILURES = ("diverged", "constant prediction", "one class' share", EARLY, "failed")
 """Outcomes that count as failures."""
 NOT_RUN = "not run"
+CALIBRATED = "calibrated to ε"
 WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "not above frozen clients (control)": lambda run: not_above(
         known(run["accuracy"]), known(run["control_accuracy"])
@@ -44,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Curve:
+class Evaluations:
     """The evaluations of one run, in order of updates; bytes: both directions. `broken`: it ends without a model."""
 
     update: Floats
@@ -73,7 +75,7 @@ class Line:
     label: str
     epsilon: float | None
     runs: tuple[Mapping[str, Any], ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[Evaluations, ...]
     method: str
     control: bool
     not_run: int
@@ -124,6 +126,16 @@ def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
     return [_line(label, epsilon, group, by_run) for (label, epsilon), group in found.items()]
 
 
+def calibrated(epsilon: float | None) -> str:
+    """Return the ε that noise is calibrated to; "none" without noise."""
+    return "none" if epsilon is None else text.number(epsilon)
+
+
+def named(label: str, epsilon: float | None) -> str:
+    """Return a line's name in a sentence."""
+    return label if epsilon is None else f"{label}, {CALIBRATED} = {calibrated(epsilon)}"
+
+
 def known(value: float | None) -> float:
     """Return a number of RUNS; a null, as tables of older versions have it, is NaN."""
     return math.nan if value is None else value
@@ -154,7 +166,7 @@ def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Floats]]:
     return found
 
 
-def band(curves: Sequence[Curve], by: str) -> Band:
+def band(curves: Sequence[Evaluations], by: str) -> Band:
     """Return median and range of the accuracy at every update at which a run was evaluated.
 
     by: the field of a curve that is x, of which the median is taken too. A run keeps its last accuracy after its end,
@@ -173,7 +185,7 @@ def band(curves: Sequence[Curve], by: str) -> Band:
     )
 
 
-def _held(curve: Curve, values: Floats, grid: Floats, after: float) -> Floats:
+def _held(curve: Evaluations, values: Floats, grid: Floats, after: float) -> Floats:
     """Return the last value at or before each update of the grid; `after` the end of a run that broke off."""
     place = np.searchsorted(curve.update, grid, "right") - 1
     held: Floats = np.append(values, after)[place]
@@ -190,7 +202,7 @@ def _line(
 ) -> Line:
     made = tuple(run for run in group if run["outcome"] != NOT_RUN)
     curves = tuple(
-        Curve(**by_run.get((label, epsilon, run["seed"]), _NOTHING), broken=ends_without_model(run))
+        Evaluations(**by_run.get((label, epsilon, run["seed"]), _NOTHING), broken=ends_without_model(run))
         for run in made
     )
     first = group[0]

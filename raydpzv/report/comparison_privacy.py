@@ -19,9 +19,9 @@ from rich.text import Text
 
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
-from raydpzv.report.comparison_text import CALIBRATED, calibrated, named
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.comparison_lines import CALIBRATED, calibrated, named
 from raydpzv.report.privacy import ClaimRow, merged
+from raydpzv.report.table import HeadTable
 
 HEADS = (
     "method", CALIBRATED, "adversary", "relation", "ε", "guess", "standing", "δ", "mechanism", "accountant", "notes",
@@ -55,7 +55,7 @@ class ComparedClaim(ClaimRow):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row under HEADS; entrants with other values of ε stand on lines of their own."""
+        """The row under HEADS; methods with other values of ε stand on lines of their own."""
         together, numbers = self._together(), "".join(f"[{n}]" for n in self.notes)
         return (
             *(

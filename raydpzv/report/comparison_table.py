@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from raydpzv.report.comparison_lines import (
     FAILURES,
-    Curve,
+    Evaluations,
     Floats,
     Line,
     curves_by_run,
@@ -111,6 +111,15 @@ CLAIMS = pa.schema(
     ]
 )
 
+
+class Compared(NamedTuple):
+    """The rows of a comparison: RUNS, CURVES and CLAIMS."""
+
+    runs: pa.Table
+    curves: pa.Table
+    claims: pa.Table
+
+
 _SPREAD = ("median", "min", "max")
 _SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
 """Names of scores beside accuracy, of which ranges stand in the table."""
@@ -157,10 +166,10 @@ def equal_seconds(curves: pa.Table, runs: pa.Table | None = None) -> float:
     return float(min((c.time[-1] for c in _moving(curves, runs) if c.time[-1] > 0), default=math.nan))
 
 
-def _moving(curves: pa.Table, runs: pa.Table | None) -> list[Curve]:
+def _moving(curves: pa.Table, runs: pa.Table | None) -> list[Evaluations]:
     """Return the curves over which an equal budget is taken: those with an evaluation after update 0."""
     if runs is None:
-        found = [Curve(**fields, broken=False) for fields in curves_by_run(curves).values()]
+        found = [Evaluations(**fields, broken=False) for fields in curves_by_run(curves).values()]
     else:
         found = [c for line in lines(runs, curves) for c in line.curves if not c.broken]
     found = [c for c in found if c.scored]
@@ -208,7 +217,7 @@ def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [0.0 if ends_without_model(run) else known(run[name]) for run in runs]
 
 
-def _accuracy_at(curve: Curve, spent: Floats, budget: float) -> float:
+def _accuracy_at(curve: Evaluations, spent: Floats, budget: float) -> float:
     """Return the accuracy of the last evaluation within a budget; NaN if the first one is beyond it."""
     if curve.broken:
         return 0.0

@@ -12,20 +12,10 @@ import numpy as np
 
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
+from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.client_counts import ClientCounts
-from raydpzv.sim.interfaces import (
-    UNACCOUNTED,
-    Activation,
-    Budget,
-    Evaluated,
-    Observer,
-    PrivacyFilter,
-    PrivacyLoss,
-    Status,
-    unheard,
-)
-from raydpzv.sim.run_until import RunUntil
+from raydpzv.sim.interfaces import Activation, Budget, Evaluated, Observer, PrivacyFilter, Status, unheard
 
 SERVER = -1
 """Stands for the server among the clients of work rows."""
@@ -72,9 +62,7 @@ class ServerLoop:
         observer: Observer,
         budget: Budget,
         evaluated: Evaluated = unheard,
-        horizon: RunUntil | None = None,
     ) -> None:
-        self._horizon = horizon or RunUntil()
         self.server, self.privacy_filter, self.observer, self.budget = (
             server,
             privacy_filter,
@@ -220,7 +208,6 @@ class ServerLoop:
 
         arrived: when it reached the server; now: asked for the time when the service is done; size: its wire bytes.
         """
-        self._horizon.reach(self.server.updates + 1)
         if refusal := self.privacy_filter.refuses(upload):
             self.stop(refusal)
             return ()

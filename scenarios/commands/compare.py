@@ -14,12 +14,13 @@ from raydpzv.compare.compare_methods import write
 from raydpzv.compare.file import ComparisonFile, asked, resolved
 from raydpzv.compare.folder import begun, is_comparison, left
 from raydpzv.compare.plan import MOST_SEEDS, Comparison
-from raydpzv.compare.results import FAILED, OK, Compared, collect
+from raydpzv.compare.results import FAILED, OK, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import RunError, SpecError, missing, suggest
 from raydpzv.registry import RUNNERS
+from raydpzv.report.comparison_table import Compared
 from scenarios import screen
 from scenarios.command_options import CompareCommand, Execution
 from scenarios.comparison_progress import ComparisonProgress, show_comparison
@@ -64,6 +65,8 @@ def carry_out(
 
 def made(comparison: Comparison, folder: Path, how: Execution, console: Console) -> tuple[Compared, bool]:
     """Make the remaining runs of a comparison and write its tables; return them, and whether the user stopped it."""
+    if comparison.note:
+        console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
     reasons = dict[str, str]()
     ray = _on_ray(how)
     new = not is_comparison(folder)
@@ -78,18 +81,17 @@ def made(comparison: Comparison, folder: Path, how: Execution, console: Console)
             ComparisonProgress(comparison, todo, console, reasons, quiet=how.quiet) as watch,
         ):
             if ray:
+                from actors.cluster import connected
                 from actors.run_pool import side_by_side
 
-                side_by_side(
-                    todo,
-                    folder,
-                    progress=watch.progress,
-                    ended=watch.ended,
-                    stop=stop,
-                    jobs=how.jobs,
-                    address=how.address,
-                    verbose=how.verbose,
-                )
+                with connected(how.address, verbose=how.verbose):
+                    side_by_side(
+                        *(todo, folder),
+                        progress=watch.progress,
+                        ended=watch.ended,
+                        stop=stop,
+                        jobs=how.jobs,
+                    )
             else:
                 one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
         compared = collect(comparison, folder, reasons)

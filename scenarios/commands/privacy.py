@@ -13,8 +13,7 @@ import raydpzv
 from raydpzv.config.public_lists import stated_lists
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.files import as_json as json_text
-from raydpzv.privacy.sound_setting import SoundSetting
-from raydpzv.privacy.statements import claims, verdict
+from raydpzv.privacy.release import verdict
 from scenarios.command_options import PrivacyCommand
 from scenarios.run_output import show_privacy
 
@@ -23,16 +22,16 @@ def privacy_command(options: PrivacyCommand) -> None:
     """Print every ε of a scenario."""
     spec = raydpzv.load(options.scenario, options.changes)
     found = planned_privacy(spec, options.rows)
-    table = [dataclasses.asdict(c) for c in claims(found)] if found else []
+    table = [dataclasses.asdict(c) for c in found.claims()] if found else []
     said = verdict(found)
     facts = dataclasses.asdict(found) if found else {}
     lists = stated_lists(spec.data) if found else ()
-    planned = spec.budget.updates is not None or isinstance(found, SoundSetting)
+    planned = found.planned if found else spec.budget.updates is not None
     if options.as_json:
         reason = None if said.private else said.lead
         answer = {"private": said.private, "private_reason": reason, "verdict": said.text, "planned": planned}
         sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts, "lists": lists}))
         return
-    show_privacy(table, said, facts, planned=planned, explain=options.explain)
+    show_privacy(table, said, found, explain=options.explain)
     for line in lists:
         print(line)

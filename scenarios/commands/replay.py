@@ -12,7 +12,7 @@ from raydpzv.experiment.rebuild import from_ledger
 from raydpzv.experiment.reexecute import replay as replay_run
 from raydpzv.files import sha256, write_npz
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, unended
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.storage.download import midway
 from scenarios.command_options import ReplayCommand
@@ -57,7 +57,7 @@ def _print_unended(run: Path, updates: int | None) -> None:
         if (status := folder.summary().get("status")) != "done":
             print(f"the run has not come to its end: it {'failed' if status == 'failed' else 'was stopped'}")
         return
-    print(f"the run has not come to its end: {midway(run) or folder.unended()}")
+    print(f"the run has not come to its end: {midway(run) or unended(run)}")
     if updates is None or not folder.ledger.exists():
         return
     with Ledger.open(folder.ledger) as ledger:

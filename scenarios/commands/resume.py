@@ -16,7 +16,7 @@ from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
-from raydpzv.storage.download import begun_at
+from raydpzv.storage.download import stored_kind
 from scenarios import screen
 from scenarios.command_options import Execution, ResumeCommand, RunCommand
 from scenarios.commands import compare
@@ -39,7 +39,7 @@ def resume_command(options: ResumeCommand) -> None:
     )
     if logs and (is_search(run) or is_comparison(run)):
         raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
-    if begun_at(uri) == "search" if uri else is_search(run):
+    if stored_kind(uri) == "search" if uri else is_search(run):
         from scenarios.commands.search import resume_search  # and with it matplotlib, which no run needs
 
         resume_search(run, moved, how, uri)

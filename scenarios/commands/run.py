@@ -9,9 +9,10 @@ from raydpzv.config.paths import locations
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError
 from raydpzv.experiment.reexecute import drop_left_over
-from raydpzv.experiment.runner import bring_rest
-from raydpzv.records.folder_lock import is_written
+from raydpzv.experiment.runner import upload_rest
+from raydpzv.files import is_written
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.settings_diff import require_settings
 from scenarios import screen
 from scenarios.command_options import RunCommand
 from scenarios.commands.resume import resume_run
@@ -39,14 +40,14 @@ def run_command(options: RunCommand) -> None:
     if options.or_resume and out is not None and RunFolder.begun(out):
         moved = locations(as_tree(spec))
         found = RunFolder.open(out, moved)
-        found.require_settings(resolved(spec))
+        require_settings(found, resolved(spec))
         if found.completed_by() is None:
             resume_run(None, out, moved, chosen, logs, options)
         else:
             if is_written(out) is False:
                 drop_left_over(found)
             if storage is not None:
-                bring_rest(storage, out, waits(quiet=options.quiet))
+                upload_rest(storage, out, waits(quiet=options.quiet))
             conclude(found.summary(), found.rows(), spec, out, options)
         return
     folder = output_folder(out, f"{Path(options.scenario).stem}-seed{spec.seed}")

@@ -17,7 +17,7 @@ from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
-from raydpzv.storage.download import begun_at, check_free
+from raydpzv.storage.download import check_free, stored_kind
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.command_options import JobOptions, ManifestOptions, Options, SubmitCommand
@@ -175,7 +175,7 @@ def _follow(
 
 def _download(storage: str, folder: Path, *, succeeded: bool) -> None:
     """Download the run folder from its storage, which is empty if a run failed early."""
-    if begun_at(storage):
+    if stored_kind(storage):
         fetched(storage, folder)
         screen.complain(f"run folder: {folder} (downloaded from {storage})")
     elif succeeded:

@@ -19,7 +19,7 @@ from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps, Revert, SeparateClients
 from raydpzv.methods.horizontal.rounds import Cohorts
-from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings
+from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import ClientGroup, Order, Upload
@@ -126,11 +126,8 @@ def server(
 ) -> DecomflServer:
     return DecomflServer(
         Cohorts(clients, cohort, KEY, given.rule.epoch or None),
-        ledger,
-        given,
+        Updates(ledger, given, clients, model=replica(given) if model else None, pull_after=pull_after),
         weights=weights,
-        model=replica(given) if model else None,
-        pull_after=pull_after,
         agent=agent,
     )
 
@@ -139,7 +136,7 @@ def pull_server(
     ledger: Ledger, given: SeededSettings, *, clients: int = CLIENTS, pull_after: int | None = None
 ) -> SeededPullServer:
     model = replica(given) if pull_after is not None else None
-    return SeededPullServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
+    return SeededPullServer(Updates(ledger, given, clients, model=model, pull_after=pull_after))
 
 
 def shared(

@@ -8,7 +8,7 @@ from raydpzv.data.users import Known, UserParts, share_users
 from raydpzv.engine.objective import Objective
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.rounds import Cohorts
-from raydpzv.methods.horizontal.seeded import SeededPullServer
+from raydpzv.methods.horizontal.seeded import SeededPullServer, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, UldpZoServer, uldp_zo_settings
 from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users
@@ -64,12 +64,14 @@ def silos(how: UldpZoConfig, history: UpdateSource, **options: Any) -> SharedCli
 def server(how: UldpZoConfig, ledger: Ledger) -> UldpZoServer:
     settings = uldp_zo_settings(how, toy.KEY)
     return UldpZoServer(
-        Cohorts(SILOS, SILOS, toy.KEY), ledger, settings, mean_over_users(noise(how), how.sampling)
+        Cohorts(SILOS, SILOS, toy.KEY),
+        Updates(ledger, settings, SILOS),
+        mean_over_users(noise(how), how.sampling),
     )
 
 
 def pull_server(how: UldpZoConfig, ledger: Ledger) -> SeededPullServer:
-    return SeededPullServer(ledger, uldp_zo_settings(how, toy.KEY), clients=SILOS)
+    return SeededPullServer(Updates(ledger, uldp_zo_settings(how, toy.KEY), SILOS))
 
 
 def ledger(how: UldpZoConfig) -> Ledger:

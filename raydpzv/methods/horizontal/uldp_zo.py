@@ -13,7 +13,7 @@ Asynchronous: a silo that wakes pulls what it missed and releases its own sum, w
 seeds of its own, as an update by itself.
 
 What the ledger holds was released. A run that goes on makes those updates again from there, and no silo tells anything
-new in them (`PairWork._told`): a second draw of the noise would be a second release.
+new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
 """
 
 # S silos, U users, n pairs of a silo, K local steps, P perturbations, d parameters
@@ -39,7 +39,13 @@ from raydpzv.methods.horizontal.aggregation import (
     of_aggregation,
 )
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed
-from raydpzv.methods.horizontal.seeded import ALL_ROWS, SeededPullServer, SeededServer, SeededSettings
+from raydpzv.methods.horizontal.seeded import (
+    ALL_ROWS,
+    SeededPullServer,
+    SeededServer,
+    SeededSettings,
+    Updates,
+)
 from raydpzv.methods.horizontal.seeded_clients import (
     LocalWork,
     SharedClients,
@@ -52,14 +58,12 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Bounds, Positive
-from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import MaskedSum, PackedSum
+from raydpzv.wire.secure_sums import MaskedSum, PackedSum, UserSum
 from raydpzv.wire.seeds import SeededScalars
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
 
 if TYPE_CHECKING:
-    from raydpzv.ledger.ledger import Ledger
     from raydpzv.settings.sections_horizontal import HorizontalSections
 
 _VALUE_BYTES = 8
@@ -129,7 +133,7 @@ class PairWork(LocalWork):
 
         made = self._sums.upload(order, size, vectors)
         if chooses_seeds(order):
-            told = self._told(order)
+            told = self._already_released(order)
             scalars = (sum_of([made]) * self._unit).astype(np.float32) if told is None else told
             return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)), attempt=None)
         return self._nothing_new(made, order, size)
@@ -140,7 +144,7 @@ class PairWork(LocalWork):
             return made
         return made._replace(body=UserSum(np.zeros(size, np.int64)))
 
-    def _told(self, order: Order) -> np.ndarray | None:
+    def _already_released(self, order: Order) -> np.ndarray | None:
         """Return the scalars that the silo released at this model before the run was taken up, None if it did not."""
         read = order.round - 1
         if read >= self._recorded:
@@ -181,12 +185,11 @@ class UldpZoServer(AgreeingRounds, SeededServer):
     def __init__(
         self,
         cohorts: Cohorts,
-        ledger: Ledger,
-        settings: SeededSettings,
+        updates: Updates,
         unit: float,
         aggregation: Aggregation | None = None,
     ) -> None:
-        super().__init__(cohorts, ledger, settings, value_bytes=_VALUE_BYTES)
+        super().__init__(cohorts, updates, value_bytes=_VALUE_BYTES)
         self._unit, self.aggregation = unit, aggregation or in_the_open()
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
@@ -216,11 +219,12 @@ def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
 def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer | SeededPullServer:
     assert parts.ledger is not None
     settings, silos = uldp_zo_settings(config, parts.key), len(parts.rows)
+    updates = Updates(parts.ledger, settings, silos)
     if config.asynchronous:
-        return SeededPullServer(parts.ledger, settings, clients=silos)
+        return SeededPullServer(updates)
     noise, unit = release_of(parts.users), mean_over_users(parts.users, config.sampling)
     aggregation = aggregation_of(config, noise, silos, settings.pairs(1))
-    return UldpZoServer(config.available(silos, parts.key), parts.ledger, settings, unit, aggregation)
+    return UldpZoServer(config.available(silos, parts.key), updates, unit, aggregation)
 
 
 def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:

@@ -2,7 +2,7 @@
 
 Sources: DPZV (preprint) Algorithm 1, (journal) Section IV. Differences from the papers as printed, with reasons:
 the clip is two-sided (printed min{δ, C}: unbounded sensitivity), the two-point slope divides by 2λ (as the proofs
-do), the divisor is the constant expected batch size. With privacy.mode = "sound" another server releases integers, and
+do), the divisor is the constant expected batch size. With privacy.mode = "proved" another server releases integers, and
 nothing un-noised persists there (docs/privacy.md).
 """
 
@@ -26,7 +26,7 @@ from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, Upda
 from raydpzv.methods.model_averaging import ModelAverage, tail_begin
 from raydpzv.methods.roles import Metrics, Order, Release, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
+from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, SplitClient, sizes
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
 from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
@@ -57,17 +57,17 @@ class DpzvConfig(Batched):
     direction: Law = "sphere"
     """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
     server: HeadTraining = "sgd"
-    """How the head learns: backpropagation, its own two-point step, or not at all; with privacy.mode = "sound" not at
+    """How the head learns: backpropagation, its own two-point step, or not at all; with privacy.mode = "proved" not at
     all, by the clients' released scalars along directions of its own ("joint"), or by noised gradients ("dp_sgd")."""
     gather: Count = 1
-    """Uploads that go into one release, Q, for batches too large for one message (privacy.mode = "sound"): must divide
+    """Uploads that go into one release, Q, for batches too large for one message (privacy.mode = "proved"): must divide
     the batches of a pass."""
     clip_over: ClipOver | None = None
     """What privacy.clip = C bounds: each slope ("scalar"), or a record's vector of P slopes, at C√P ("vector", which is
-    privacy.mode = "sound" alone and what it does where nothing is said)."""
+    privacy.mode = "proved" alone and what it does where nothing is said)."""
     average: Share | None = None
     """Share of the releases that budget.updates makes, the last ones, the mean of whose models is what is evaluated,
-    kept and published, of clients and head alike (privacy.mode = "sound"); left out: the newest model. Before the last
+    kept and published, of clients and head alike (privacy.mode = "proved"); left out: the newest model. Before the last
     share begins evaluations score the newest model, in it the mean so far."""
 
 
@@ -169,7 +169,7 @@ class DpzvClient(SplitClient):
             self.bottom.descend(steps[:before])
         for n in range(before, len(steps)):
             self.bottom.descend(steps[n : n + 1])
-            self._tail.take(self.bottom.parameters())
+            self._tail.add(self.bottom.parameters())
 
 
 @dataclass(frozen=True)
@@ -184,14 +184,8 @@ class MeanRelease:
 class DpzvServer(CachingServer):
     """Answers every upload with one noised scalar for each direction; B is the divisor of every released mean."""
 
-    def __init__(
-        self,
-        top: Top,
-        settings: ZerothOrder,
-        privacy: MeanRelease,
-        **named: Any,
-    ) -> None:
-        super().__init__(top, sent=2 * settings.perturbations, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, settings: ZerothOrder, privacy: MeanRelease) -> None:
+        super().__init__(top, sizes, sent=2 * settings.perturbations)
         self._smoothing, self._privacy = settings.smoothing, privacy
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -202,7 +196,7 @@ class DpzvServer(CachingServer):
         self.begin_round()
         clip = self._privacy.clip
         served = self.top.two_point(
-            *(upload.client, body.ids, body.plus, body.minus, self._round),
+            *(upload.client, body, self._round),
             smoothing=self._smoothing,
             clip=math.inf if clip is None else clip,
         )
@@ -210,17 +204,8 @@ class DpzvServer(CachingServer):
             self._release(p, total, bad, upload)
             for p, (total, bad) in enumerate(zip(served.sums, served.nonfinite, strict=True))
         )
-        return [
-            Order(
-                upload.client,
-                Slopes(np.array([r.value for r in releases], np.float32)),
-                self._round,
-                upload_bytes=self._upload_bytes,
-                releases=releases,
-                cache=served.cache,
-                loss=served.loss,
-            )
-        ]
+        slopes = Slopes(np.array([r.value for r in releases], np.float32))
+        return [self.answer(upload, slopes, releases=releases, cache=served.cache, loss=served.loss)]
 
     def _release(self, perturbation: int, total: float, nonfinite: int, upload: Upload) -> Release:
         value, receipt = release_sum(
@@ -228,7 +213,7 @@ class DpzvServer(CachingServer):
             batch=len(upload.ids),
             nonfinite=nonfinite,
             threshold=self._privacy.clip,
-            divisor=self._batch,
+            divisor=self.sizes.batch,
             sigma=self._privacy.sigma,
             noise=self._privacy.noise,
             address=(upload.client, upload.step, perturbation),
@@ -251,7 +236,7 @@ class _Gathered:
 
 
 @dataclass(frozen=True)
-class SoundRelease:
+class IntegerServerNoise:
     """How integers and, with "dp_sgd", gradients of the head are released; gather: uploads a release, Q."""
 
     how: IntegerRelease
@@ -260,7 +245,7 @@ class SoundRelease:
     head: GradientRelease | None = None
 
 
-class SoundServer(CachingServer):
+class IntegerServer(CachingServer):
     """Answers uploads with released integers; all that it keeps of the labels' making is a function of releases.
 
     Beside the labels its state is the cache of embeddings, which are functions of a record's own features and of the
@@ -272,17 +257,16 @@ class SoundServer(CachingServer):
     def __init__(
         self,
         top: Top,
+        sizes: ServerSizes,
         settings: ZerothOrder,
         head: HeadSettings,
-        release: SoundRelease,
+        release: IntegerServerNoise,
         key: Key,
-        *,
-        lr: Schedule,
-        **named: Any,
     ) -> None:
-        super().__init__(top, sent=2 * settings.perturbations, lr=lr, **named)
+        super().__init__(top, sizes, sent=2 * settings.perturbations)
         self._settings, self._head, self._release = settings, head, release
-        self._head_lr = lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
+        assert sizes.lr is not None
+        self._head_lr = sizes.lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
         self._seeds = DirectionSeeds(key / "head", settings.perturbations)
         self._gathered: dict[int, _Gathered] = {}
         self._tail, self._releases = ModelAverage(settings.tail), 0
@@ -306,7 +290,7 @@ class SoundServer(CachingServer):
         held.ids.append(body.ids)
         cache = self.top.ages(body.ids, self._round, client)
         self.top.put(client, body.ids, (body.plus + body.minus).mean(0) / np.float32(2), self._round)
-        answer = Order(client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache)
+        answer = self.answer(upload, Acknowledged(), cache=cache)
         if place + 1 < self._release.gather:
             return [answer]
         released_P, releases = self._released(client, number, self._gathered.pop(client))
@@ -314,7 +298,7 @@ class SoundServer(CachingServer):
             self.top.descend(Step(seeds, released_P, self._head_lr.at(self._round)))
         self._releases += 1
         if self._tail.covers(self._releases):
-            self._tail.take(self.top.parameters())
+            self._tail.add(self.top.parameters())
         return [answer._replace(body=Slopes(released_P), releases=releases, version=self._releases)]
 
     def state(self) -> dict[str, Any]:
@@ -389,21 +373,21 @@ def two_point_head(config: Any) -> HeadSettings:
     )
 
 
-def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
+def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | IntegerServer:
     head = two_point_head(config)
     if parts.noise.integers is not None:
-        return _sound_server(parts, config, head)
+        return _integer_server(parts, config, head)
     top = parts.top(head)
     release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
-    return DpzvServer(top, zeroth_order(config, parts.updates), release, **cached(parts, config))
+    return DpzvServer(top, sizes(parts, config), zeroth_order(config, parts.updates), release)
 
 
-def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> SoundServer:
+def _integer_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> IntegerServer:
     noise = parts.noise
     assert noise.integers is not None
-    release = SoundRelease(noise.integers, noise.of_integers(), config.gather, noise.gradient)
+    release = IntegerServerNoise(noise.integers, noise.of_integers(), config.gather, noise.gradient)
     settings = zeroth_order(config, parts.updates)
-    return SoundServer(parts.top(head), settings, head, release, parts.key, **cached(parts, config))
+    return IntegerServer(parts.top(head), sizes(parts, config), settings, head, release, parts.key)
 
 
 def _noise(config: DpzvConfig) -> NoisePlan:
@@ -412,19 +396,19 @@ def _noise(config: DpzvConfig) -> NoisePlan:
         per_upload=config.perturbations,
         hidden=config.server in ("sgd", "zo"),
         head=config.server,
-        sound_heads=("frozen", "joint", "dp_sgd"),
+        proved_heads=("frozen", "joint", "dp_sgd"),
         clip_over=config.clip_over,
         gathered=config.gather,
     )
 
 
 def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
-    if config.clip_over == "vector" and sections.privacy.mode != "sound":
-        yield 'method.clip_over: "vector" goes with privacy.mode = "sound"; set that, or leave it out'
-    if config.server in ("joint", "dp_sgd") and sections.privacy.mode != "sound":
-        yield f'method.server: "{config.server}" goes with privacy.mode = "sound"; set that, or use "zo" or "sgd"'
-    if config.gather > 1 and sections.privacy.mode != "sound":
-        yield 'method.gather: goes with privacy.mode = "sound"; set that, or leave it out'
+    if config.clip_over == "vector" and sections.privacy.mode != "proved":
+        yield 'method.clip_over: "vector" goes with privacy.mode = "proved"; set that, or leave it out'
+    if config.server in ("joint", "dp_sgd") and sections.privacy.mode != "proved":
+        yield f'method.server: "{config.server}" goes with privacy.mode = "proved"; set that, or use "zo" or "sgd"'
+    if config.gather > 1 and sections.privacy.mode != "proved":
+        yield 'method.gather: goes with privacy.mode = "proved"; set that, or leave it out'
     if config.average is not None:
         yield from _of_average(config.average, config.gather, sections)
 
@@ -432,8 +416,8 @@ def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
 def _of_average(share: float, gather: int, sections: Sections) -> Iterator[str]:
     updates = sections.budget.updates
     begin = tail_begin(share, updates, gather)
-    if sections.privacy.mode != "sound":
-        yield 'method.average: goes with privacy.mode = "sound"; set that, or leave it out'
+    if sections.privacy.mode != "proved":
+        yield 'method.average: goes with privacy.mode = "proved"; set that, or leave it out'
     elif updates is None or begin is None:
         yield (
             "method.average: wanted with budget.updates, whose last share it is; give that and one of privacy.epsilon "

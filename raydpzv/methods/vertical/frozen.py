@@ -1,6 +1,6 @@
 """Control: random bottom models that are never trained, and a head trained on what they send.
 
-With privacy.mode = "sound" the head learns by DP-SGD; or, against the server, each client clips every embedding and
+With privacy.mode = "proved" the head learns by DP-SGD; or, against the server, each client clips every embedding and
 noises it once, and the head is the linear discriminant of the noised rows, the noise's covariance taken off.
 """
 
@@ -19,7 +19,14 @@ from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, Metrics, Top
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
+from raydpzv.methods.vertical.base import (
+    Batched,
+    CachingServer,
+    ServerSizes,
+    SplitClient,
+    gradient_top,
+    sizes,
+)
 from raydpzv.methods.vertical.row_release import MemoizedRelease
 from raydpzv.privacy.mechanisms import GradientRelease
 from raydpzv.wire.messages import Acknowledged, ClientState, Embeddings
@@ -36,7 +43,7 @@ class FrozenConfig(Batched):
     """The method."""
     server: Literal["sgd", "dp_sgd", "discriminant"] = "sgd"
     """How the head learns: backpropagation; that with every record's gradient cut to privacy.clip and noise on the sum
-    (privacy.mode = "sound"); or a linear head in closed form from all rows that every client has sent (linear algebra
+    (privacy.mode = "proved"); or a linear head in closed form from all rows that every client has sent (linear algebra
     whose last bits differ between machines)."""
 
 
@@ -78,10 +85,7 @@ class FrozenServer(CachingServer):
         self.begin_round()
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
-        answer = Order(
-            upload.client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache
-        )
-        return [self._learn(body.ids, answer)]
+        return [self._learn(body.ids, self.answer(upload, Acknowledged(), cache=cache))]
 
     def _learn(self, ids: np.ndarray, answer: Order) -> Order:
         """Train the head on these rows; return the answer with what there is to say of it."""
@@ -94,8 +98,8 @@ class PrivateHeadServer(FrozenServer):
     Embeddings are functions of a record's own features, so that nothing but these sums depends on more than one record.
     """
 
-    def __init__(self, top: Top, *, release: GradientRelease, **named: Any) -> None:
-        super().__init__(top, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, release: GradientRelease) -> None:
+        super().__init__(top, sizes)
         self._release = release
 
     def _learn(self, ids: np.ndarray, answer: Order) -> Order:
@@ -110,8 +114,8 @@ class DiscriminantServer(FrozenServer):
     variance: σ² of the noise on each coordinate of what it is sent.
     """
 
-    def __init__(self, top: Top, *, variance: float, **named: Any) -> None:
-        super().__init__(top, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, variance: float) -> None:
+        super().__init__(top, sizes)
         self._variance, self._fitted = variance, True
 
     def state(self) -> dict[str, Any]:
@@ -150,24 +154,24 @@ def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
 def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
     top = gradient_top(parts, config)
     if config.server == "sgd":
-        return FrozenServer(top, **cached(parts, config))
+        return FrozenServer(top, sizes(parts, config))
     if config.server == "dp_sgd":
         assert parts.noise.gradient is not None
-        return PrivateHeadServer(top, release=parts.noise.gradient, **cached(parts, config))
+        return PrivateHeadServer(top, sizes(parts, config), parts.noise.gradient)
     how = parts.noise.integers
     variance = (how.multiplier * how.limit) ** 2 if how else 0.0
-    return DiscriminantServer(top, variance=variance, **cached(parts, config))
+    return DiscriminantServer(top, sizes(parts, config), variance)
 
 
 def _noise(config: FrozenConfig) -> NoisePlan | None:
     if config.server == "dp_sgd":
-        return NoisePlan("mean", hidden=False, head="dp_sgd", sound_heads=("dp_sgd",), head_alone=True)
+        return NoisePlan("mean", hidden=False, head="dp_sgd", proved_heads=("dp_sgd",), head_alone=True)
     return NoisePlan("embedding", hidden=False, memoized=True) if config.server == "discriminant" else None
 
 
 def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
-    if config.server == "dp_sgd" and sections.privacy.mode != "sound":
-        yield 'method.server: "dp_sgd" goes with privacy.mode = "sound"; set that, or use "sgd"'
+    if config.server == "dp_sgd" and sections.privacy.mode != "proved":
+        yield 'method.server: "dp_sgd" goes with privacy.mode = "proved"; set that, or use "sgd"'
     if config.server == "discriminant" and sections.model.head != "linear":
         yield f'model.head: wanted "linear" with method.server = "discriminant", got "{sections.model.head}"'
 

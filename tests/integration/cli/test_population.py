@@ -15,6 +15,7 @@ from raydpzv.compare.plan import Planned, PlannedLine
 from raydpzv.compare.run_comparison import STOPPED, run_planned
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import ReplayMismatch, RunError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.rebuild import rebuild_client
 from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.runner import run as raydpzv_run
@@ -194,7 +195,7 @@ def test_after_an_exploit_trial_and_donor_draw_noise_of_their_own(noised):
     assert sum(a == b for a, b in zip(ours[before:], theirs[before:], strict=True)) < 4
 
 
-@pytest.mark.parametrize("moment", ["0002/scenario.toml", "0001/summary.json", "*.until-*"])
+@pytest.mark.parametrize("moment", ["0001/summary.json", "*.until-*"])
 def test_killed_at_any_moment_it_goes_on_to_the_same_table(free, place, moment):
     _, whole = free
     folder = place / f"killed-{len(moment)}"
@@ -333,7 +334,7 @@ def test_a_run_that_stands_is_told_to_stand_there_and_goes_on_to_the_same_bits(p
     spec = scenarios.load(scenario, [*SHORT, *quiet, "budget.updates=20", "budget.seconds=1e6"])
     planned, path = Planned(PlannedLine("a", None, False, spec), spec, "a"), place / f"stands-{scenario}"
     for _ in range(2):
-        assert run_planned(planned, path, until=10) == STOPPED
+        assert run_planned(planned, path, RunOptions(until=10)) == STOPPED
         assert RunFolder(path).summary()["updates"] == RunFolder(path).checkpoint().round == 10
         (path / "summary.json").unlink()
     assert run_planned(planned, path) == ""

@@ -93,4 +93,4 @@ def test_dir_shows_the_public_names() -> None:
 @pytest.mark.parametrize("look", [inspect.signature, inspect.getdoc])
 def test_compare_shows_what_its_function_takes(look) -> None:
     assert look(raydpzv.compare) == look(compare)
-    assert "epsilons" in str(look(compare))
+    assert "methods" in str(look(compare))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.config import catalog
 from raydpzv.config.toml import as_tree, changed
 from raydpzv.data.users import Known, share_users
@@ -47,7 +47,7 @@ PRINTED = {
 
 
 def lines(name, *given):
-    return resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), given).lines
+    return resolved(read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), given).lines
 
 
 @pytest.mark.parametrize("name", PRINTED)

@@ -45,11 +45,11 @@ set = ["budget.updates=2", "evaluate.every=2", "users.count=30", "data.train_row
 seeds = [0]
 multiplier = 5.0
 
-[[entrants]]
+[[methods]]
 label = "AVG"
 private = ["method.server_lr=0.5"]
 
-[[entrants]]
+[[methods]]
 label = "FedAvg"
 set = ["method.name=fedavg", "method.cohort=5"]
 """
@@ -105,7 +105,7 @@ scenario = "digits_dpzv"
 set = ["budget.updates=4", "evaluate.every=4"]
 seeds = [0]
 
-[[entrants]]
+[[methods]]
 label = "VAFL, noise N(0, 0.01)"
 scenario = "vafl"
 set = ["privacy.sigma=0.1"]

@@ -11,7 +11,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from raydpzv.report.comparison_page import write_comparison
+from raydpzv.report.comparison_page import About, write_comparison
 from raydpzv.report.comparison_table import table
 from tests.helpers.synthetic_comparison import Made, field, printed
 
@@ -19,6 +19,8 @@ ALL = {
     "accuracy_over_epsilon", "accuracy_over_updates", "accuracy_over_bytes", "accuracy_over_seconds",
     "bytes_to_target", "seconds_to_target",
 }  # fmt: skip
+
+ABOUT = About("Field <i>", 'name = "a&b"', [0.8, 0.99])
 
 
 class Words(HTMLParser):
@@ -40,10 +42,7 @@ class Words(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("comparison")
-    assert (
-        write_comparison(made, "Field <i>", 'name = "a&b"', *field().tables, [0.8, 0.99])
-        == made / "comparison.html"
-    )
+    assert write_comparison(made, field().tables, ABOUT) == made / "comparison.html"
     return made
 
 
@@ -72,7 +71,7 @@ def test_labels_title_and_plan_are_escaped_on_the_page(folder: Path) -> None:
 
 
 def test_equal_tables_give_equal_files(folder: Path, tmp_path: Path) -> None:
-    write_comparison(tmp_path, "Field <i>", 'name = "a&b"', *field().tables, [0.8, 0.99])
+    write_comparison(tmp_path, field().tables, ABOUT)
     files = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     assert files == sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file())
     assert [f for f in files if (folder / f).read_bytes() != (tmp_path / f).read_bytes()] == []
@@ -103,7 +102,7 @@ def test_an_earlier_picture_that_is_no_longer_drawn_goes(tmp_path: Path) -> None
     made = Made().run("a", None, 0, 0.9).tables
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "bytes_to_target.png").write_bytes(b"old")
-    page = write_comparison(tmp_path, "t", "", *made, []).read_text(encoding="utf-8")
+    page = write_comparison(tmp_path, made, About("t", "", [])).read_text(encoding="utf-8")
     assert not (tmp_path / "plots" / "bytes_to_target.png").exists()
     assert (
         "bytes to target is left out: no line that sends anything reached a target with half of its runs."
@@ -114,7 +113,7 @@ def test_an_earlier_picture_that_is_no_longer_drawn_goes(tmp_path: Path) -> None
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_a_comparison_of_one_run(tmp_path: Path, epsilon: float | None) -> None:
     made = Made().run("日本 $x$ _", epsilon, 0, 0.9)
-    page = write_comparison(tmp_path, "one", "", *made.tables, [0.8]).read_text(encoding="utf-8")
+    page = write_comparison(tmp_path, made.tables, About("one", "", [0.8])).read_text(encoding="utf-8")
     missing = {"accuracy_over_epsilon"} if epsilon is None else set()
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == ALL - missing
     assert "日本 $x$ _" in page
@@ -130,7 +129,9 @@ def test_all_runs_failed_before_they_began(tmp_path: Path) -> None:
             "a", 1.0, seed, 0.5, outcome="failed", status="missing", accuracy=math.nan, reason="no memory"
         )
     made.curves.clear()
-    page = Words(write_comparison(tmp_path, "none", "", *made.tables, [0.8]).read_text(encoding="utf-8"))
+    page = Words(
+        write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8")
+    )
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == {"accuracy_over_epsilon"}
     assert "accuracy over updates is left out: no run has come to its end." in page.words
     assert "2, 2 FAILED: failed" in page.words
@@ -141,6 +142,8 @@ def test_all_runs_failed_before_they_began(tmp_path: Path) -> None:
 def test_nothing_was_run_at_all(tmp_path: Path) -> None:
     made = Made().run("a", 1.0, 0, 0.5, outcome="not run", status="missing", accuracy=math.nan)
     made.curves.clear()
-    page = Words(write_comparison(tmp_path, "none", "", *made.tables, [0.8]).read_text(encoding="utf-8"))
+    page = Words(
+        write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8")
+    )
     assert not list(tmp_path.glob("plots/*.png"))
     assert "0, 1 not run" in page.words

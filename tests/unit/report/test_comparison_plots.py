@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from raydpzv.report import comparison_costs as costs
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report.comparison_lines import lines
 from raydpzv.report.comparison_table import table
-from raydpzv.report.style import PALETTE
+from raydpzv.report.plots import PALETTE
 from tests.helpers.synthetic_comparison import Made, field
 
 
@@ -90,7 +89,7 @@ def test_final_accuracies_over_epsilon_with_controls_as_levels() -> None:
 def test_bars_to_a_target_are_medians_and_name_what_was_not_reached() -> None:
     runs, curves, _ = field().tables
     found = lines(runs, curves)
-    picture = costs.seconds_to_target(table(runs, curves, [0.8, 0.99]), found, [0.8, 0.99])
+    picture = plots.seconds_to_target(table(runs, curves, [0.8, 0.99]), found, [0.8, 0.99])
     assert picture is not None
     assert picture.figure is not None
     (ax,) = picture.figure.axes
@@ -100,7 +99,7 @@ def test_bars_to_a_target_are_medians_and_name_what_was_not_reached() -> None:
     assert [t.get_text() for t in ax.get_yticklabels()][:2] == ["quick <b>bold</b>", "quick <b>bold</b>, ε 1"]
     assert "No run reached 99 %." in picture.caption
     assert plots.DISCLAIMER in picture.caption
-    assert costs.bytes_to_target(table(runs, curves, [0.99]), found, [0.99]) is None
+    assert plots.bytes_to_target(table(runs, curves, [0.99]), found, [0.99]) is None
 
 
 def test_labels_are_drawn_as_they_are() -> None:

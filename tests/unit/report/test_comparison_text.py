@@ -7,13 +7,13 @@ import re
 
 from raydpzv.report import comparison_text as rows_of
 from raydpzv.report.comparison_privacy import HEADS, compared_privacy
-from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table
-from tests.helpers.synthetic_comparison import MECHANISM, Made, Tables, field, printed
+from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
+from tests.helpers.synthetic_comparison import MECHANISM, Made, field, printed
 
 
-def grid_of(made: Tables) -> list[dict[str, str]]:
+def grid_of(made: Compared) -> list[dict[str, str]]:
     runs, curves, _ = made
-    found = rows_of.accuracy_rows(
+    found = rows_of.accuracy_grid(
         table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs)
     )
     return [dict(zip(found.heads, row, strict=True)) for row in found.rows]
@@ -52,7 +52,7 @@ def test_where_no_time_passes_there_is_no_column_of_seconds() -> None:
     assert list(grid_of(made.tables)[0]) == [
         "method", "calibrated to ε", "runs", "accuracy", "at 7.81 KiB", "bytes up, bytes down", "updates", "staleness",
     ]  # fmt: skip
-    assert "seconds" not in rows_of.target_rows(table(runs, curves, [0.5]), 0.5).heads
+    assert "seconds" not in rows_of.target_grid(table(runs, curves, [0.5]), 0.5).heads
 
 
 def test_what_validation_chose_has_a_column_where_something_was_chosen() -> None:
@@ -77,7 +77,7 @@ def test_areas_have_columns_where_there_are_two_classes() -> None:
 def test_target_rows_by_hand() -> None:
     runs, curves, _ = field().tables
     folded = table(runs, curves, [0.8, 0.99])
-    found = rows_of.target_rows(folded, 0.8)
+    found = rows_of.target_grid(folded, 0.8)
     rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]
     # seeds end at 0.9, 0.8 and 0.7: the first two reach 0.8, at update 40 (0.9: 0.7 at 30, 0.9 at 40)
     assert (rows[0]["reached"], rows[0]["updates"]) == ("2 of 3", "40")
@@ -89,7 +89,7 @@ def test_target_rows_by_hand() -> None:
         "never",
         "never",
     )
-    assert rows_of.target_rows(folded, 0.99).rows == ()
+    assert rows_of.target_grid(folded, 0.99).rows == ()
 
 
 def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,12 +19,13 @@ from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer, SharedDirec
 from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.wire.messages import CompressedEmbeddings, Embeddings, Slopes
 from raydpzv.zo.philox import normals
-from tests.helpers.baseline_parties import SIZES, czofo_server, vafl_clients
+from tests.helpers.baseline_parties import czofo_server, vafl_clients
 from tests.helpers.vertical_parties import (
     BATCH,
     CLASSES,
     CLIENTS,
     KEY,
+    SIZES,
     WIDTH,
     in_double,
     make_data,
@@ -138,6 +141,7 @@ def test_the_estimate_is_unbiased_with_this_factor_and_no_other(law: str) -> Non
         assert np.linalg.norm(factor * mean - true) > 0.03 * np.linalg.norm(true)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("law", "beside"), [("uniform", -1), ("normal", 1)])
 def test_the_estimates_mean_square_error_is_the_closed_form(law: str, beside: int) -> None:
     """(BE ∓ 1) / n of the gradient's square: E‖E<G,v>v‖² = E·B‖G‖² for unit rows, (BE + 2)‖G‖² for normal v."""
@@ -154,7 +158,7 @@ def relative_errors(steps: int, **settings: object) -> float:
     labels = torch.from_numpy(generator.integers(0, CLASSES, ROWS))
     inputs = generator.standard_normal((ROWS, CLIENTS, WIDTH)).astype(np.float32)
     found_top = TorchTop(make_head("frozen"), labels, labels, clients=CLIENTS, width=WIDTH)
-    server = CzofoServer(found_top, config, KEY, **(SIZES | {"batch": ROWS}))
+    server = CzofoServer(found_top, replace(SIZES, batch=ROWS), config, KEY)
     ids = np.arange(ROWS, dtype=np.int32)
     for m in range(CLIENTS):
         found_top.put(m, ids, inputs[:, m], 1)
@@ -170,6 +174,7 @@ def relative_errors(steps: int, **settings: object) -> float:
     return float(np.mean(errors))
 
 
+@pytest.mark.slow
 def test_the_published_estimate_is_4_8_gradients_off() -> None:
     """B = 64, E = 2, n = 5: √((BE - 1) / n) = 5.04 is the root of the mean square, E[χ_5] / √5 = .95 of it the mean."""
     found = relative_errors(400)
