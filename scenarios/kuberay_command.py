@@ -19,7 +19,7 @@ from raydpzv.config.paths import locations
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError, missing
-from raydpzv.experiment.prepare import no_new_leg, prepare
+from raydpzv.experiment.prepare import no_new_segment, prepare
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.options import chosen_logs
@@ -61,7 +61,7 @@ def show(
     options = RayJobOptions(**({"name": _name(scenario, spec.seed), "ray": _ray()} | dict(given)))
     if "retries" not in given and isinstance(spec, VerticalScenario):
         noised = spec.privacy.mode != "none" and spec.descriptor.noise(spec.method) is not None
-        if no_new_leg(spec, noised=noised):  # an attempt after the first would be refused
+        if no_new_segment(spec, noised=noised):  # an attempt after the first would be refused
             options = replace(options, retries=0)
     if storage is not None and "claim" not in given:
         if urlsplit(storage).scheme == "file":

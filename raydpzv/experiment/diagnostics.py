@@ -45,7 +45,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
             f"{experiment.missing:,} updates that a lost machine may have made, beyond what the storage had, are "
             "charged in every ε"
         )
-    found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
+    found += _lateness(experiment, rows) if experiment.lateness_by_client else _overall_lateness(rows)
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     found += _silence(experiment, rows) if experiment.spec.clock.kind == "wall" else []
     setting = experiment.setting

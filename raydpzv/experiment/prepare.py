@@ -31,12 +31,15 @@ from raydpzv.data.table import (
     with_validation,
 )
 from raydpzv.data.text import Text
-from raydpzv.data.users import Known, UserLaw, check_least, share_users
+from raydpzv.data.users import Known, UserLaw, UserParts, check_least, share_users
 from raydpzv.errors import DataError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
+from raydpzv.ledger.header import Header
 from raydpzv.privacy.statements import AnySetting
+from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.environment import DATA_DIGEST
+from raydpzv.records.store import Rows
 from raydpzv.registry import DATA_SOURCES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
@@ -50,7 +53,7 @@ TableChange = Callable[[Table], Table]
 
 
 class Prepared(Protocol):
-    """A scenario of either kind with its data loaded and its parties ready."""
+    """A scenario of either kind with its data loaded and its parties ready. It answers for its kind."""
 
     @property
     def spec(self) -> Any:
@@ -79,7 +82,7 @@ class Prepared(Protocol):
 
     @property
     def unrecorded(self) -> str | None:
-        """What of a run came from the operating system and is not kept, so that it cannot be made again; or None."""
+        """What of a run came from the operating system and is not kept, so that it cannot be repeated; or None."""
         ...
 
     @property
@@ -87,9 +90,57 @@ class Prepared(Protocol):
         """Updates that a lost machine may have made, whose releases are on no record."""
         ...
 
+    def with_missing(self, missing: int) -> Prepared:
+        """Return the same where a lost machine may have made so many updates."""
+        ...
+
     @property
-    def no_leg(self) -> str | None:
-        """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
+    def no_segment(self) -> str | None:
+        """Why a run under the wall clock cannot resume as a new segment, or None; None under the virtual clock."""
+        ...
+
+    @property
+    def counts_segments(self) -> bool:
+        """Whether each segment is recorded before it releases anything: its account must count those of lost ones."""
+        ...
+
+    @property
+    def under_way(self) -> int:
+        """Releases that a segment may have made and lost, of which no record tells."""
+        ...
+
+    @property
+    def releases_again(self) -> bool:
+        """Whether a resumed run makes the ledger's updates beyond its checkpoint once more, of recorded scalars."""
+        ...
+
+    @property
+    def awaits_checkpoints(self) -> bool:
+        """Whether each round waits until its checkpoint is written: no other record tells of its releases."""
+        ...
+
+    @property
+    def ledger_of_releases(self) -> bool:
+        """Whether each pair of the ledger is a release that the rows record, too."""
+        ...
+
+    @property
+    def user_parts(self) -> UserParts | None:
+        """Which record is whose, of a method that protects users; None of another."""
+        ...
+
+    @property
+    def lateness_by_client(self) -> bool:
+        """Whether a warning of late epochs names each client: there are few."""
+        ...
+
+    @property
+    def averages_after(self) -> int | None:
+        """After which update of the ledger models go into the mean that is evaluated; None: the newest is evaluated."""
+        ...
+
+    def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
+        """Return what summary.json says of runs of this kind alone. updates: of the server's loop."""
         ...
 
     @property
@@ -100,6 +151,24 @@ class Prepared(Protocol):
     @property
     def barrier(self) -> int:
         """For how many clients' uploads the server waits before it answers."""
+        ...
+
+    @property
+    def local_device(self) -> str:
+        """Where models are computed in this process: "cuda" if a party has a GPU share and there is one, else "cpu"."""
+        ...
+
+    @property
+    def fsync(self) -> bool:
+        """Whether the ledger of a run in this process is forced onto the disk with each update."""
+        ...
+
+    def ledger_header(self) -> Header | None:
+        """Return what identifies the run's ledger; None for methods that keep none."""
+        ...
+
+    def checkpoint_policy(self) -> CheckpointPolicy | None:
+        """Return when checkpoints are due; None for a run that can resume from none."""
         ...
 
     def privacy_filter(self) -> PrivacyFilter:
@@ -119,7 +188,7 @@ class Prepared(Protocol):
         ...
 
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the held-out rows: what constant predictions reach."""
+        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
         ...
 
 
@@ -327,8 +396,8 @@ def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | N
     return spec.descriptor.unrecorded(spec.method)
 
 
-def no_new_leg(spec: VerticalScenario, *, noised: bool) -> str | None:
-    """Return why a scenario's runs under the wall clock cannot go on as new legs, or None; None of the virtual clock.
+def no_new_segment(spec: VerticalScenario, *, noised: bool) -> str | None:
+    """Return why a scenario's runs under the wall clock cannot resume as new segments; None if they can.
 
     noised: whether [privacy] adds noise.
     """

@@ -1,4 +1,4 @@
-"""Models rebuilt from the initial key and the ledger alone, of either kind of run; and how a horizontal run goes on.
+"""Models rebuilt from the initial key and the ledger alone, of either kind of run; and how a horizontal run resumes.
 
 A rebuild needs no data, no server and no other client. With a snapshot on the way it begins there, and has the same
 bits.
@@ -17,17 +17,17 @@ from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.privacy_setting import has_secret_coins
-from raydpzv.experiment.reexecute import check_new_leg, check_resumable, check_same
-from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.experiment.reexecute import check_new_segment, check_resumable, check_same
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.secrets_file import read_coins
 from raydpzv.records.store import Rows
-from raydpzv.segments.started_segments import legs_begun, note_leg
+from raydpzv.segments.started_segments import note_segment, segments_started
 from raydpzv.storage.download import link_of
 
 
@@ -104,13 +104,15 @@ def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: 
     return max(mine["read"].to_pylist(), default=0)
 
 
-def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedHorizontal, RunFolder, str]:
-    """Return the prepared scenario that goes on, the folder it writes to (locked), and the scenario's name.
+def resuming_horizontal(
+    path: Path, moved: Sequence[str] = (), *, in_place: bool = False
+) -> tuple[PreparedHorizontal, RunFolder, str]:
+    """Return the prepared scenario that resumes, the folder it writes to (locked), and the scenario's name.
 
-    It goes on after the last checkpoint; without one it begins again, to the same bits. Raises InputError as
-    `raydpzv.experiment.reexecute.resuming` does.
+    It resumes after the last checkpoint; without one it starts again (`in_place` or not), to the same bits. Raises
+    InputError as `raydpzv.experiment.reexecute.resuming` does.
     """
-    # first of all: else a leg of another process, begun and lost meanwhile, would not count
+    # first of all: else a segment of another process, started and lost meanwhile, would not count
     folder = RunFolder.held(path, moved)
     try:
         spec = folder.spec()
@@ -118,37 +120,32 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
         check_resumable(folder)
         prepared = prepare_horizontal(spec, read_coins(folder.path) if has_secret_coins(spec) else None)
         check_same(prepared, folder)
-        prepared = gone_back_horizontal(prepared, folder)
+        prepared = restarted_horizontal(prepared, folder)
         folder.go_back()
         folder.sweep()
-        note_horizontal_leg(prepared, folder)
+        if prepared.counts_segments:
+            note_segment(folder)
     except BaseException:
         folder.__exit__()
         raise
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
 
-def note_horizontal_leg(prepared: PreparedHorizontal, folder: RunFolder) -> None:
-    """Put on record that a leg begins in a folder that this process writes, if what it releases is accounted for."""
-    if prepared.setting:
-        note_leg(folder)
+def restarted_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
+    """Return what resumes in a run's folder, from its last checkpoint or its start; reads alone.
 
-
-def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
-    """Return what goes on in a run's folder, from its last checkpoint or its start; reads alone.
-
-    Raises DataError and InputError where a record is damaged or cannot be gone on from.
+    Raises DataError and InputError where a record is damaged or no run can resume from it.
     """
-    check_new_leg(prepared, folder)
+    check_new_segment(prepared, folder)
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
         # what a storage holds has later rows: these are read last, and what was released meanwhile is charged anyway
         if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
-    if prepared.setting:  # what was under way may have been released, in each leg that came no further
-        legs = legs_begun(folder) + (folder.checkpoint() is None)
-        prepared = replace(prepared, lost=legs * prepared.under_way)
+    if prepared.counts_segments:  # each segment that wrote no checkpoint may have released what was under way
+        segments = segments_started(folder) + (folder.checkpoint() is None)
+        prepared = replace(prepared, lost=segments * prepared.under_way)
     return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.experiment.local_session import one_thread
 from tests.helpers.programs import script
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydpzv.records.recorder import Recorder
-from raydpzv.segments.pull_segment import PullLeg
+from raydpzv.segments.pull_segment import PullSegment
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from tests.helpers.toy_parties import ToyServer
@@ -23,7 +23,7 @@ class StatefulServer(ToyServer):
 def leg_after(checkpoint=None):
     recorder = Recorder()
     loop = ServerLoop(StatefulServer(1), NoPrivacyFilter(), recorder, Budget())
-    return PullLeg(loop, recorder, checkpoint), recorder
+    return PullSegment(loop, recorder, checkpoint), recorder
 
 
 def ended(time, origin):
