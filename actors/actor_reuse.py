@@ -1,10 +1,9 @@
 """The processes of actors: each holds one actor's object at a time, and forwards calls to it.
 
-A process of Ray takes a second of CPU to start and its libraries another two. Where several runs share one Ray
-(`actors.cluster.connected(reuse=True)`: tests, a notebook, a sweep), a run that ended well leaves its processes,
-emptied, to the next one that wants such actors on the same machine. Idle processes hold no share of the
-cluster, so that they are in nobody's way; one with a GPU share is never reused, since its memory and its device are
-bound to its place.
+A process of Ray takes a second of CPU to start and its libraries another two, so idle processes are kept. A run that
+lost an actor keeps the processes of the others for its restart. Runs that share one Ray in a session
+(`actors.cluster.connected(reuse=True)`) keep processes for the next run on the same machine. A process with a GPU share
+is never kept: its memory and its device are bound to its place.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from raydpzv.lazy_import import defer
@@ -22,28 +21,28 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.zo.kernels import FirstCalls, first_calls
 
 _MADE_WITHIN = 300.0
-"""Seconds for which a call waits until the object has been made: who calls may be another than who had it made."""
+"""Seconds for which a call waits for the object: the caller may be another than the one that made it."""
 _MAKING = "make"
-"""The concurrency group in which objects are made and dropped, so that no call can stand in the way."""
+"""The concurrency group in which objects are made and dropped, so that no other call blocks it."""
 _DROP_TIMEOUT = 10.0
-"""Seconds in which a process must answer that it holds nothing any more; else it is ended."""
+"""Seconds in which a process must have dropped its object; else it is ended."""
 _ARROW = (
     "RAY_DISABLE_CUSTOM_ARROW_DATA_SERIALIZATION",
     "RAY_DISABLE_CUSTOM_ARROW_JSON_OPTIONS_SERIALIZATION",
 )
-"""Ray's switches for what it teaches its pickler about Arrow before it reads a first argument, which loads pyarrow's
-29 MB: to send slices of tables without the rest of their columns. Tables of rows go whole here."""
+"""Ray's switches that keep it from loading pyarrow (29 MB) for its pickler. It would then send slices of tables without
+the rest of their columns; here, tables of rows are sent whole."""
 _SURVIVES_WITHIN = 3.0
-"""Seconds in which a process of a run that lost others must have ended what it does; else it is ended."""
+"""Seconds in which a process of a run that lost others must have finished its calls; else it is ended."""
 _MOST_IDLE = 16
-"""Processes that are kept at most: each takes as much memory as its libraries."""
+"""Most processes that are kept: each takes as much memory as its libraries."""
 
 
 class ActorProcess:
-    """What runs in an actor's process; `remote_class` gives it the methods of the class whose object it holds.
+    """The object that runs in an actor's process; `remote_class` adds the methods of the class that it forwards to.
 
-    The class is imported when its object is made, after torch and pyarrow were deferred: an actor that computes without
-    torch or makes no tables never loads them, and what Ray unpickles on the way is imported lightly as well.
+    The class is imported when its object is made, after torch and pyarrow were deferred. So an actor that computes
+    without torch or makes no tables never loads them, even for the arguments that Ray unpickles.
     """
 
     def __init__(self) -> None:
@@ -67,13 +66,13 @@ class ActorProcess:
             self._made.set()
 
     def drop(self) -> None:
-        """Hold nothing any more."""
+        """Drop the object."""
         self._made.clear()
         self._object = self._failure = None
         gc.collect()
 
     def node(self) -> str:
-        """Return Ray's number of the machine that this actor is on."""
+        """Return Ray's identifier of this actor's machine."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -85,15 +84,15 @@ class ActorProcess:
         return str(ray.util.get_node_ip_address())
 
     def real_time(self) -> float:
-        """Return what this machine's clock shows: seconds since the epoch."""
+        """Return this machine's time: seconds since the epoch."""
         return WallClock(0.0).now()
 
     def first_calls(self) -> FirstCalls:
-        """Return what first calls of kernels took here since the object was to be made."""
+        """Return what first calls of kernels took here since the making of the object started."""
         return first_calls().since(self._before)
 
-    def held(self) -> Any:
-        """Wait for the object and return it, or raise what its making raised."""
+    def _wait_for_object(self) -> Any:
+        """Wait for the object and return it, or raise the error of its making."""
         if not self._made.wait(_MADE_WITHIN):
             raise RuntimeError("this actor holds no object: it could not be made here, or it was dropped")
         if self._failure is not None:
@@ -103,67 +102,79 @@ class ActorProcess:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What makes one idle process as good as another."""
+    """Two idle processes of one kind are interchangeable. place: a machine, or a bundle of a placement group."""
 
     actor: str
     threads: tuple[tuple[str, int], ...]
-    node: str
+    place: str
 
 
-@dataclass
 class _IdleProcesses:
-    idle: dict[_Kind, list[Any]] = field(default_factory=dict)
-    kinds: dict[Any, _Kind] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Processes that hold nothing, by kind. shared: a session's runs leave them to one another."""
 
-    def take(self, kind: _Kind) -> Any | None:
-        with self.lock:
-            there = self.idle.get(kind)
-            return there.pop() if there else None
+    def __init__(self) -> None:
+        self.shared = False
+        self._idle: dict[_Kind, list[Any]] = {}
+        self._kinds: dict[Any, _Kind] = {}
+        self._lock = threading.Lock()
+
+    def pop(self, kind: _Kind) -> Any | None:
+        """Return an idle process that answers, if there is one."""
+        while True:
+            with self._lock:
+                processes = self._idle.get(kind)
+                process = processes.pop() if processes else None
+            if process is None or _succeeds(process.node.remote()):
+                return process
 
     def note(self, process: Any, kind: _Kind) -> None:
-        with self.lock:
-            self.kinds[process._actor_id] = kind
+        """Note that a process may be kept when it is idle."""
+        with self._lock:
+            self._kinds[process._actor_id] = kind
 
-    def forget(self, process: Any) -> None:
-        with self.lock:
-            self.kinds.pop(process._actor_id, None)
+    def add(self, processes: Sequence[Any], within: float) -> list[Any]:
+        """Empty the processes and keep those that answer in time, of a kind that is kept; return these."""
+        return [process for process in _answering(processes, "drop", within) if self._add(process)]
 
-    def keep(self, process: Any) -> bool:
-        """Take a process that holds nothing; False if it is not of a kind that is kept, or there are enough."""
-        with self.lock:
-            kind = self.kinds.get(process._actor_id)
-            if kind is None or sum(map(len, self.idle.values())) >= _MOST_IDLE:
+    def end(self, processes: Sequence[Any]) -> None:
+        """Kill processes."""
+        import ray
+
+        for process in processes:
+            ray.kill(process)
+            with self._lock:
+                self._kinds.pop(process._actor_id, None)
+
+    def end_all(self) -> None:
+        """Kill all that are idle."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        self.end([process for processes in idle.values() for process in processes])
+
+    def _add(self, process: Any) -> bool:
+        with self._lock:
+            kind = self._kinds.get(process._actor_id)
+            if kind is None or sum(map(len, self._idle.values())) >= _MOST_IDLE:
                 return False
-            self.idle.setdefault(kind, []).append(process)
+            self._idle.setdefault(kind, []).append(process)
             return True
 
-    def all(self) -> list[Any]:
-        """Take all."""
-        with self.lock:
-            idle, self.idle = self.idle, {}
-            return [process for processes in idle.values() for process in processes]
 
-
-_survivors = _IdleProcesses()
-"""Of runs that lost actors and go on."""
-_idle: _IdleProcesses | None = None
-"""Of the session that reuses processes; None: every actor has a process of its own."""
+_pool = _IdleProcesses()
 
 
 @contextmanager
 def reused() -> Iterator[None]:
     """Let runs inside the block leave their processes to one another; those idle at its end are ended."""
-    global _idle
-    if _idle is not None:
+    if _pool.shared:
         yield
         return
-    _idle = _IdleProcesses()
+    _pool.shared = True
     try:
         yield
     finally:
-        session, _idle = _idle, None
-        _end(session.all())
+        _pool.shared = False
+        _pool.end_all()
 
 
 def start(
@@ -175,28 +186,31 @@ def start(
     bundle: int,
     *arguments: Any,
 ) -> tuple[Any, Any]:
-    """Start an actor in a bundle of a placement group; return its handle, and what is there when its object is.
+    """Start an actor in a bundle of a placement group; return its handle, and the call that makes its object.
 
     cls: a plain class; groups: its methods by concurrency group; threads: each group's number of threads.
     """
+    from ray.util.placement_group import placement_group_table
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    kind = _Kind(_named(cls), tuple(sorted(threads.items())), f"bundle {bundle} of {group.id.hex()}")
-    if (survivor := _survivors.take(kind)) is not None:
-        actor = survivor
-    elif _idle is not None and not share.get("GPU"):
-        actor = _on_node(cls, groups, threads, _node_of(group, bundle))
+    if _pool.shared and not share.get("GPU"):
+        node = placement_group_table(group)["bundles_to_node_id"][bundle]
+        actor = _on_node(cls, groups, threads, str(node))
     else:
-        options = {
-            "num_cpus": share.get("CPU", 0),
-            "num_gpus": share.get("GPU", 0),
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=bundle
-            ),
-        }
-        actor = remote_class(cls, groups, threads).options(**options).remote()
-        if not share.get("GPU"):
-            _survivors.note(actor, kind)
+        kind = _kind(cls, threads, f"bundle {bundle} of {group.id.hex()}")
+        if (actor := _pool.pop(kind)) is None:
+            in_bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+            actor = (
+                remote_class(cls, groups, threads)
+                .options(
+                    num_cpus=share.get("CPU", 0),
+                    num_gpus=share.get("GPU", 0),
+                    scheduling_strategy=in_bundle,
+                )
+                .remote()
+            )
+            if not share.get("GPU"):
+                _pool.note(actor, kind)
     return actor, actor.make.remote(cls, *arguments)
 
 
@@ -204,63 +218,58 @@ def start_here(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[
     """Start an actor that asks for no share on this machine; as `start`."""
     import ray
 
-    node = ray.get_runtime_context().get_node_id()
-    kind = _Kind(_named(cls), tuple(sorted(threads.items())), f"machine {node}")
-    if (actor := _survivors.take(kind)) is None:
-        actor = _on_node(cls, groups, threads, node)
-        if _idle is None:
-            _survivors.note(actor, kind)
+    actor = _on_node(cls, groups, threads, ray.get_runtime_context().get_node_id())
     return actor, actor.make.remote(cls)
 
 
 def end(processes: Sequence[Any], *, well: bool) -> None:
-    """End actors; well: their run did, and nothing of it goes on in them, so that they may serve another."""
-    import ray
-
-    if well and _idle is not None:
-        dropping = {process.drop.remote(): process for process in processes}
-        done, _ = ray.wait(list(dropping), num_returns=len(dropping), timeout=_DROP_TIMEOUT)
-        kept = [
-            dropping[reference]
-            for reference in done
-            if _answers(reference) and _idle.keep(dropping[reference])
-        ]
-        processes = [process for process in processes if process not in kept]
-    _end(processes)
+    """End actors. well: their run ended well, so that a session may reuse their processes."""
+    kept = _pool.add(processes, _DROP_TIMEOUT) if well and _pool.shared else []
+    _pool.end([process for process in processes if process not in kept])
 
 
 def keep_survivors(processes: Sequence[Any]) -> list[Any]:
-    """Empty those of a run that lost others, for whoever starts such actors in the same place next; return them.
+    """Empty the processes of a run that lost others, for actors that start in the same places next; return them.
 
-    One that still does what it was asked before is none: nothing of the old run may go on beside the new.
+    A process that still does an earlier call is not kept: nothing of the old run may go on beside the new one.
     """
-    free = [p for p, answer in _asked(processes, "node").items() if _answers(answer)]
-    pool = _idle or _survivors
-    return [p for p, answer in _asked(free, "drop").items() if _answers(answer) and pool.keep(p)]
+    return _pool.add(_answering(processes, "node", _SURVIVES_WITHIN), _SURVIVES_WITHIN)
 
 
 def end_survivors() -> None:
-    """End the processes that nobody has started an actor in."""
-    _end(_survivors.all())
+    """End the kept processes in which no actor has started, unless a session reuses them."""
+    if not _pool.shared:
+        _pool.end_all()
 
 
-def _asked(processes: Sequence[Any], name: str) -> dict[Any, Any]:
-    """Call a method of processes; return those calls that have ended in time."""
+def _on_node(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int], node: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    kind = _kind(cls, threads, f"machine {node}")
+    if (process := _pool.pop(kind)) is None:
+        placed = NodeAffinitySchedulingStrategy(node, soft=False)
+        process = remote_class(cls, groups, threads).options(num_cpus=0, scheduling_strategy=placed).remote()
+        _pool.note(process, kind)
+    return process
+
+
+def _kind(cls: type, threads: Mapping[str, int], place: str) -> _Kind:
+    return _Kind(f"{cls.__module__}.{cls.__qualname__}", tuple(sorted(threads.items())), place)
+
+
+def _answering(processes: Sequence[Any], name: str, within: float) -> list[Any]:
+    """Call a method of processes; return those whose calls succeed in time."""
     import ray
 
     calls = {getattr(process, name).remote(): process for process in processes}
     if not calls:
-        return {}
-    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_SURVIVES_WITHIN)
-    return {calls[reference]: reference for reference in done}
+        return []
+    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=within)
+    return [calls[reference] for reference in done if _succeeds(reference)]
 
 
-def _named(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _answers(reference: Any) -> bool:
-    """Tell whether a process did what it was asked; one that was lost, in its run or idle, does not."""
+def _succeeds(reference: Any) -> bool:
+    """Tell whether a process did a call; one that was lost, in its run or idle, does not."""
     import ray
 
     try:
@@ -268,35 +277,6 @@ def _answers(reference: Any) -> bool:
     except ray.exceptions.RayError:
         return False
     return True
-
-
-def _end(processes: Sequence[Any]) -> None:
-    import ray
-
-    for process in processes:
-        ray.kill(process)
-        _survivors.forget(process)
-
-
-def _on_node(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int], node: str) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    kind = _Kind(_named(cls), tuple(sorted(threads.items())), node)
-    while _idle is not None and (process := _idle.take(kind)):
-        if _answers(process.node.remote()):
-            return process
-    placed = NodeAffinitySchedulingStrategy(node, soft=False)
-    process = remote_class(cls, groups, threads).options(num_cpus=0, scheduling_strategy=placed).remote()
-    if _idle is not None:
-        _idle.note(process, kind)
-    return process
-
-
-def _node_of(group: Any, bundle: int) -> str:
-    """Return the machine on which a bundle was reserved."""
-    from ray.util.placement_group import placement_group_table
-
-    return str(placement_group_table(group)["bundles_to_node_id"][bundle])
 
 
 def remote_class(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int]) -> Any:
@@ -318,7 +298,7 @@ def remote_class(cls: type, groups: Mapping[str, Sequence[str]], threads: Mappin
 
 def _forwarding(name: str) -> Any:
     def call(self: ActorProcess, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.held(), name)(*arguments, **named)
+        return getattr(self._wait_for_object(), name)(*arguments, **named)
 
     call.__name__ = name
     return call

@@ -1,4 +1,4 @@
-"""Start Ray quietly, or join what is there; never shut down what is not ours."""
+"""Start a Ray quietly, or join a running one; never shut down a Ray that we did not start."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from typing import Any
 
 from actors import ray_watcher
 from actors.actor_reuse import reused
-from actors.cluster_versions import check_versions
 from raydpzv.errors import InputError, RunError, missing
 from raydpzv.limits import raise_open_files, soft_limit
 from raydpzv.package_check import shadowing
 
 NAMESPACE = "raydpzv"
 OBJECT_STORE = 400 * 2**20
-"""Bytes of object store for messages in a Ray of our own; models stay in actors. The data of a run comes on top."""
+"""Bytes of object store for messages in a Ray of our own, besides a run's data; models stay in actors."""
 _JOINING = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR")
 """Environment variables of a process that belongs to a cluster."""
 _OPEN_FILES, _FEWEST_FILES = 4096, 256
-"""Open files that a process is given where it may have them, and below which Ray's abort."""
+"""The limit of open files that a process gets if the system allows it, and the limit below which Ray aborts."""
 _LEAST_ROOM = 8 * 2**30
-"""Bytes of addresses below which Ray's processes abort: they map far more than they use."""
+"""Bytes of address space below which Ray's processes abort: they map far more than they use."""
 _COMES_UP = 120
-"""Seconds that the processes of a Ray of our own have to come up: Ray's 30 are too few where much else runs."""
+"""Seconds for the processes of a Ray of our own to come up: Ray's 30 are too few on a busy machine."""
 
 
 def set_defaults() -> None:
-    """Set what Ray reads from the environment, much of it when it is imported; what the user has set stays."""
+    """Set environment variables that Ray reads, many of them at import; the user's values stay."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # a CPU actor must not see GPUs it did not ask for
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
@@ -48,7 +47,7 @@ def set_defaults() -> None:
 def connected(
     address: str | None = None, *, verbose: bool = False, reuse: bool = False, **local: Any
 ) -> Iterator[None]:
-    """Be connected to Ray inside the block; a Ray that was started here is shut down at its end.
+    """Connect to Ray inside the block; a Ray that was started here is shut down at its end.
 
     address: None joins the surrounding cluster if this process belongs to one (a submitted job, a Tune trial, an
     earlier `ray.init`, RAY_ADDRESS) and starts a local Ray otherwise; "auto" or host:port joins a running cluster
@@ -101,9 +100,9 @@ def connected(
 
 
 def own_resources(address: str | None) -> dict[str, float] | None:
-    """Return what a Ray started here by `connected` would have, as Ray counts it, before it is started.
+    """Return the resources that a Ray started here by `connected` would have, as Ray counts them.
 
-    None where Ray runs already or is joined, and in a Ray that counts elsewhere: ask it once it is there.
+    None if Ray runs already or is joined, or counts elsewhere in this version: ask Ray once it is up.
     """
     joins = address not in (None, "local") or any(os.environ.get(name) for name in _JOINING)
     if joins or importlib.util.find_spec("ray") is None:
@@ -122,7 +121,7 @@ def own_resources(address: str | None) -> dict[str, float] | None:
 
 
 def _first_on_workers_path() -> list[Path]:
-    """Return the folders of the driver in which the processes of Ray look for modules first."""
+    """Return the driver's folders in which Ray's processes look for modules first."""
     script = Path(sys.argv[0]).resolve().parent
     return [Path.cwd(), *([script] if str(script) in sys.path else [])]
 
@@ -136,8 +135,9 @@ def _check_unshadowed(shadow: Path | None) -> None:
 
 
 def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
-    """Start or join Ray; what was started before it failed or was interrupted is ended again. Raises InputError,
-    and RunError where Ray's processes do not come up.
+    """Start or join Ray; if that fails or is interrupted, end the started processes. Raises InputError.
+
+    Raises RunError if Ray's processes do not come up.
 
     mark: environment variables for the processes of Ray alone; what this process starts later does not have them.
     """
@@ -171,7 +171,7 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
 
 
 def _check_limits(*, own: bool) -> None:
-    """Refuse limits under which Ray's processes abort without a word, or wait for one another. own: they start here."""
+    """Refuse limits under which Ray's processes abort silently or deadlock. own: they start here."""
     files, room = raise_open_files(_OPEN_FILES), soft_limit("AS")
     if files is not None and files < _FEWEST_FILES:
         raise InputError(
@@ -187,10 +187,10 @@ def _check_limits(*, own: bool) -> None:
 
 @contextmanager
 def _fewer_processes(options: Mapping[str, Any]) -> Iterator[None]:
-    """Let a Ray that is started with these options come without what nobody asks: autoscaler, dashboard, log monitor.
+    """Start a Ray with these options without its autoscaler, and without dashboard and log monitor unless asked for.
 
-    Ray has no option for it, and they are 4 of the 10 seconds of CPU that its own processes take to come up. A Ray in
-    which they are called otherwise starts them.
+    Ray has no option for it, and they take 4 of the 10 seconds of CPU of its start. A Ray that names them otherwise
+    starts them.
     """
     from ray._private.node import Node
 
@@ -208,9 +208,9 @@ def _fewer_processes(options: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the block at once, and give back the handlers of before: Ray puts its own for SIGTERM.
+    """Let Ctrl-C end the block at once, and restore the handlers: Ray sets its own for SIGTERM.
 
-    Before the start of a run there is nothing that a clean stop would keep.
+    Before a run starts, a clean stop would have nothing to keep.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -226,7 +226,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
-    """Let no process with the mark that is yielded outlive this one, however it ends (Linux, our own Ray)."""
+    """Yield a mark; no process that has it outlives this one, however this one ends (Linux, our own Ray)."""
     if not own or not sys.platform.startswith("linux"):
         yield {}
         return
@@ -249,7 +249,7 @@ def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
 
 
 def _token_without_a_home() -> None:
-    """Ray writes an authentication token below HOME; where it cannot, give it one in the environment."""
+    """Give Ray an authentication token in the environment if HOME, where it would write one, is read-only."""
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_MODE" in os.environ:
         return
     home = Path.home()
@@ -258,7 +258,7 @@ def _token_without_a_home() -> None:
 
 
 def _probe(address: str) -> None:
-    """Ray waits minutes for an address that does not answer; ask the port first."""
+    """Raise InputError if no cluster answers at an address; Ray itself would wait minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         return
@@ -284,10 +284,9 @@ def _take_token() -> None:
 
 
 def _check_token_and_versions(address: str) -> None:
-    """Raise InputError where a cluster takes those with its token alone, and ours is none or another; or where it has
-    another Ray or Python.
+    """Raise InputError if a cluster requires a token that we lack, or has another Ray or Python.
 
-    Ray itself tries on for half a minute, and then says that it cannot connect.
+    Ray itself would retry for half a minute, and then report only that it cannot connect.
     """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.exceptions import AuthenticationError, RpcError
@@ -306,4 +305,31 @@ def _check_token_and_versions(address: str) -> None:
             "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` prints where the cluster was started "
             f"({' '.join(str(error).split())[:150]})"
         ) from None
-    check_versions(gcs, address)
+    _check_versions(gcs, address)
+
+
+def _check_versions(gcs: Any, address: str) -> None:
+    """Raise InputError where the cluster that `gcs` (Ray's client of its head) asks has another Ray or Python.
+
+    Ray itself reports it when half of its processes are up, or, for an older Ray and a newer one, not at all. Ray
+    decides which Pythons differ (RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL).
+    """
+    try:
+        usage = importlib.import_module("ray._common.usage.usage_lib")
+        rule = importlib.import_module("ray._private.utils")
+        read, check, own = usage.get_cluster_metadata, rule.check_version_info, rule.compute_version_info
+    except (ImportError, AttributeError):
+        return  # this Ray keeps the rule elsewhere and reports it itself
+    try:
+        cluster = read(gcs)
+    except (AttributeError, RuntimeError):
+        return  # nothing on record, as of a head that is still coming up
+    try:
+        check(cluster, address)
+    except RuntimeError:
+        ray, python = own()
+        raise InputError(
+            f"Ray at {address} wanted the versions that it was started with, Ray {cluster['ray_version']} and Python "
+            f"{cluster['python_version']}, got Ray {ray} and Python {python}; run with those "
+            f"(ray=={cluster['ray_version']}), or start the cluster with these"
+        ) from None

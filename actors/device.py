@@ -1,4 +1,4 @@
-"""Which device an actor computes on, and how much of it."""
+"""The device that an actor computes on, and its share of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def claim_device(gpus: float) -> str:
     """Give this process one thread for its numbers and its GPU share; return the device.
 
     The device follows from the GPUs Ray assigned, never from `is_available`, which is true in CPU actors too.
-    Ray's fraction is bookkeeping; the memory limit is set here. torch, two seconds of CPU to import, is told its number
-    of threads by the environment until somebody computes with it.
+    Ray's fraction is bookkeeping; the memory limit is set here. Environment variables set torch's number of threads,
+    since its import takes two seconds of CPU and may never be needed.
     """
     import ray
 

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from actors.actor_reuse import end_survivors
-from actors.clock_skew import offsets
 from actors.remote import actor_of, get, lost
 from actors.restarts import RestartFromCheckpoint, Restarts
+from actors.skew_probe import offsets
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
@@ -26,7 +26,6 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import USER, WARM_UP, Evaluated, Spent, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
-from raydpzv.storage.uploader import FolderUploader
 from raydpzv.zo.kernels import FirstCalls
 
 C = TypeVar("C")
@@ -35,8 +34,6 @@ T = TypeVar("T")
 
 LOOK = 0.2
 """Seconds between looks at a run."""
-_SOON = 0.02
-"""The same of one that stands still where its storage knows of no more."""
 HEAD_START = 0.5
 """Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
 STARTING_RAY = "Ray to start"
@@ -52,7 +49,7 @@ class RunHooks:
     """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop.
 
     evaluated: called at each evaluation, which the loop waits for if the driver `holds` it. restarts: whether the run
-    goes on after a loss. storage: what brings the folder to a storage, if there is one.
+    goes on after a loss.
     """
 
     writer: RowWriter
@@ -62,7 +59,6 @@ class RunHooks:
     evaluated: Evaluated
     holds: bool
     restarts: Restarts
-    storage: FolderUploader | None = None
 
 
 class Driver:
@@ -72,7 +68,6 @@ class Driver:
         self._server, self._hooks, self._spec = server, hooks, spec
         self._timeout = spec.resources.timeout  # seconds that any call may take
         self._writer = hooks.writer
-        self._allowed: int | None = None
         self._stop_sent = False
         self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
@@ -90,7 +85,6 @@ class Driver:
                 self._control(
                     self._server.hear.remote(self._hooks.holds), "the server to hand over evaluations"
                 )
-            self._allow()
             self._work()
             self._poll()
             models = self._models()
@@ -154,9 +148,8 @@ class Driver:
         """Wait for the server's loop, and look at it meanwhile."""
         import ray
 
-        awaited, storage = self._awaited(), self._hooks.storage
-        look = _SOON if storage and storage.announces else LOOK
-        while work not in (done := ray.wait([work, *awaited], timeout=look)[0]):
+        awaited = self._awaited()
+        while work not in (done := ray.wait([work, *awaited], timeout=LOOK)[0]):
             if done:
                 awaited = self._awaited()
             self._poll()
@@ -295,23 +288,6 @@ class Driver:
         if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
             self._write(self._control(server.drain.remote(rest=due), "rows"))
-        if hooks.storage:
-            self._note_progress(hooks.storage)
-
-    def _note_progress(self, storage: FolderUploader) -> None:
-        """Tell the storage how far the record has come, and let the server go as far as the storage knows of."""
-        try:
-            storage.note(self._status.updates)
-        except RunError as error:
-            self._control(self._server.deny.remote(str(error)), "the server to stop")
-            raise
-        self._allow()
-
-    def _allow(self) -> None:
-        limit = self._hooks.storage.limit if self._hooks.storage else None
-        if limit != self._allowed:
-            self._allowed = limit
-            self._control(self._server.allow.remote(limit), "the server to go on")
 
     def _first_calls(self) -> FirstCalls:
         """Return what first calls of kernels took in the actors that are there, each of which waits for the others'."""
@@ -414,7 +390,6 @@ class _Session(Generic[P]):
             unheard if options.evaluated is unheard else self._restarts.evaluated,
             experiment.spec.clock.kind == "virtual",
             self._restarts,
-            options.storage,
         )
 
     def go_back(self, failure: BaseException, party: str, status: Status) -> P:

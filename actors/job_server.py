@@ -7,6 +7,7 @@ import http.client
 import logging
 import os
 import platform
+import re
 import time
 import urllib.error
 import urllib.parse
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.cluster import set_defaults
+from actors.project_package import IGNORE_FILE, excludes, package_folder
 from raydpzv.errors import InputError, RaydpzvError, RunError, missing
 
 _DEFAULT = "http://127.0.0.1:8265"
@@ -32,8 +34,8 @@ _LOST = 60.0
 _LOOK = 0.5
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _STOPPED = 130
-_UPLOAD = 100 * 2**20
-"""Bytes that a dashboard takes in one upload, where Ray does not say it."""
+_TOO_LARGE = re.compile(r"status code 413|exceeds the maximum size")
+"""Ray's answers to a package that is too large."""
 
 
 @dataclass(frozen=True)
@@ -83,39 +85,26 @@ class JobServer:
             f"{name} {there} there, {here} here" for name, there, here in pairs if there not in ("", here)
         ]
 
-    @property
-    def upload_limit(self) -> int:
-        """The bytes that the cluster takes as one package."""
-        from ray._private import ray_constants
+    def submit(self, job: str, entrypoint: str, folder: Path, metadata: Mapping[str, str]) -> None:
+        """Submit a job that runs in a copy of a project's folder; job: the name it gets.
 
-        return int(getattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", _UPLOAD))
-
-    def submit(self, job: str, entrypoint: str, package: Path, metadata: Mapping[str, str]) -> None:
-        """Submit a job that runs in an unpacked ZIP archive; job: the name it gets."""
-        with self._named():
-            self._client.submit_job(
-                entrypoint=entrypoint,
-                submission_id=job,
-                runtime_env={"working_dir": self._upload(package)},
-                metadata=dict(metadata),
-            )
-
-    def _upload(self, package: Path) -> str:
-        """Return an archive's address in the cluster, where it is sent unless it is there.
-
-        Given the archive itself, Ray 2.52's client looks for a cluster that this process has joined.
+        Ray packs the folder. Raises InputError if the package is too large.
         """
-        from ray._private.runtime_env.packaging import get_uri_for_package
-
-        address = get_uri_for_package(package)
-        if not self._client._package_exists(address):
-            store, _, name = address.partition("://")
-            answer = self._client._do_request(
-                "PUT", f"/api/packages/{store}/{name}", data=package.read_bytes()
-            )
-            if answer.status_code != 200:
-                self._client._raise_error(answer)
-        return str(address)
+        with self._named(), package_folder(folder) as packed:
+            try:
+                self._client.submit_job(
+                    entrypoint=entrypoint,
+                    submission_id=job,
+                    runtime_env={"working_dir": str(packed), "excludes": excludes(folder)},
+                    metadata=dict(metadata),
+                )
+            except RuntimeError as error:
+                if not _TOO_LARGE.search(str(error)):
+                    raise
+                raise InputError(
+                    f"{folder}: wanted a package of at most 100 MiB, which is what Ray takes, got a larger one; list "
+                    f"in {IGNORE_FILE} what the run does not need, or put data where the cluster's machines see them"
+                ) from None
 
     def metadata(self, job: str) -> Mapping[str, str]:
         """Return what was said of a job when it was submitted. Raises InputError if there is none of that name."""
@@ -155,17 +144,6 @@ class JobServer:
                             f"lost the cluster at {self.address} ({_line(error)}); the job {job} may go on there"
                         ) from None
                 time.sleep(_LOOK)
-
-    def output(self, job: str) -> str:
-        """Wait for a job's end and return all it printed."""
-        texts: list[str] = []
-        self.follow(job, texts.append)
-        return "".join(texts)
-
-    def forget(self, job: str) -> None:
-        """Take a job that ended off the cluster's list."""
-        with self._named():
-            self._client.delete_job(job)
 
     def _versions(self) -> tuple[str, str]:
         """Return the cluster's versions of Ray and Python; "": it does not say."""

@@ -1,9 +1,9 @@
-"""What the processes of a run's actors take of their machines' memory at the least.
+"""The least memory that the processes of a run's actors take on their machines.
 
 A process's own memory was measured (Ray 2.60, torch 2.13, Linux, "Anonymous" of /proc/PID/smaps_rollup): a client's
-after its first upload, a server's and a host's when made, that of the server beside hosts when it begins. A client's
-actor copies its columns (measured too); hosts read rows in the object store. Models, their activations and tables of
-embeddings come on top and are not foretold.
+after its first upload, a server's and a host's when made, the server's of hosts when it begins. A client's actor copies
+its columns (measured too); hosts read rows in the object store. Models, their activations and tables of embeddings are
+not included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who gets which share of CPUs and GPUs, checked before anything starts."""
+"""Each actor's share of CPUs and GPUs, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGITS = 4
 
 
 def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
-    """Share out a cluster that has `total` CPUs and GPUs. Raises Unplaceable with the arithmetic."""
+    """Divide a cluster of `total` CPUs and GPUs among server and clients. Raises Unplaceable with the arithmetic."""
     return _checked(_client_plan(spec, total), total)
 
 
@@ -43,17 +43,17 @@ def _client_plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
 
 
 def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
-    """Share out a cluster among the server and hosts, which hold no client in particular. Raises Unplaceable.
+    """Divide a cluster among server and hosts, which own no particular client. Raises Unplaceable.
 
-    The ledger actor asks for nothing: it lives beside the run folder, whatever else is there.
+    The ledger actor asks for no share: it runs beside the run folder.
     """
     return _checked(_host_plan(spec, total, _host_slots(spec.resources, total)), total)
 
 
 def whole_run_gpus(spec: AnyScenario, total: Mapping[str, float] | None) -> float:
-    """Return the GPUs of a run in one process: the sum of what its actors would reserve, above one in whole devices.
+    """Return the GPUs of a run in one process: the sum of its actors' shares, above one in whole devices.
 
-    Shares that are "auto" together make one device, if there is one; hosts that are "auto" are one. total: None if the
+    All "auto" shares together are one device, if there is one; "auto" hosts are one. total: None if the
     cluster is unknown. Raises Unplaceable as `plan` does.
     """
     there = total or {}
@@ -85,7 +85,7 @@ def _wishes(
 def _server_and_host_cpus(
     resources: HorizontalResourcesSection, total: float, hosts: int
 ) -> tuple[float, float]:
-    """Return the CPU share of the server and of each host: what is asked, and equal shares or the rest for "auto"."""
+    """Return the CPU shares of the server and of each host; "auto" gets an equal share or the rest."""
     server, host = resources.server_cpus, resources.host_cpus
     if host == "auto":
         asked = 0.0 if server == "auto" else server
@@ -96,7 +96,7 @@ def _server_and_host_cpus(
 
 
 def _host_slots(resources: HorizontalResourcesSection, total: Mapping[str, float]) -> int:
-    """As many hosts as fit: on whole GPU devices where they get a GPU share, else one per CPU."""
+    """Return how many hosts fit: by whole GPU devices if they have a GPU share, else one per CPU."""
     gpus, cpus = resources.host_gpus, resources.host_cpus
     if gpus > 0:
         return device_slots(total.get("GPU", 0.0), gpus)
@@ -123,14 +123,14 @@ def _auto_cpu(total: float, actors: int) -> float:
 
 
 def _auto_gpu(total: float, actors: int) -> float:
-    """An equal share such that whole actors fit on each device: fractions do not span devices."""
+    """Return an equal share such that whole actors fit on each device: fractions do not span devices."""
     if total < 1:
         return 0.0
     return math.floor(1 / math.ceil(actors / int(total)) / RESOLUTION) * RESOLUTION
 
 
 def _checked(plan: Plan, total: Mapping[str, float] | None) -> Plan:
-    """Raise Unplaceable for a share that no cluster can give, or that this one cannot if nobody waits for more."""
+    """Raise Unplaceable for a share that no cluster can give, or that this one lacks and nobody waits for."""
     names = ["resources.server", *(f"resources.{plan.member} (actor {a})" for a in range(len(plan.actors)))]
     for name, share in zip(names, (plan.server, *plan.actors), strict=True):
         if share.gpus > 1 and share.gpus != int(share.gpus):

@@ -1,4 +1,4 @@
-"""What a cluster lacks for a plan, in the arithmetic that a user can check."""
+"""The resources that a cluster lacks for a plan, with arithmetic that a user can check."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from actors.shares import Plan, Selector
 Amounts = Mapping[str, float]
 """Amounts by Ray's names of resources."""
 _KINDS = {"CPU": (1, "CPU"), "GPU": (1, "GPU"), "memory": (2**30, "GiB of memory")}
-"""What is asked of machines: how much of it is one, and what of."""
+"""Kinds of resources: the amount of one unit, and its name."""
 _SLACK = 1e-9
-"""What sums of fractions may be off by."""
+"""Rounding error allowed in sums of fractions."""
 _OF_ONE = "ray.io/node-id"
-"""The label that Ray gives each machine as its own."""
+"""The label by which Ray identifies each machine."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine of the cluster has, busy or not, and its labels."""
+    """A machine's resources, busy or not, and its labels."""
 
     has: Amounts
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def carries(self, selector: Selector) -> bool:
-        """Tell whether Ray would take it: "a", "in(a, b)", or with "!" any other value or none."""
+        """Tell whether the machine's labels match: "a", "in(a, b)", or with "!" any other value or none."""
         for label, wanted in selector.items():
             words = re.findall(r"[^!(), ]+", wanted)
             values = words[1:] if "(" in wanted else words
@@ -37,9 +37,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Lack:
-    """What was asked and what there is; how much of it is missing; what a user may do.
+    """The request and the resources that exist; the missing amount; the remedy.
 
-    lasts: until the cluster grows; else until something ends that is on it.
+    lasts: until the cluster grows; else until a program on it ends.
     """
 
     asked: str
@@ -53,7 +53,7 @@ class Lack:
 
 @dataclass(frozen=True)
 class _Part:
-    """Actors that may lie on the same machines: the server, or all others."""
+    """Actors with the same selector: the server, or all others."""
 
     who: str
     bundles: Sequence[Amounts]
@@ -62,7 +62,7 @@ class _Part:
 
 
 def lack(plan: Plan, machines: Sequence[Machine]) -> Lack | None:
-    """Return the first thing that a cluster of these machines lacks for a plan, busy or not; None: nothing known."""
+    """Return the first resource that these machines lack for a plan, busy or not; None: none is known."""
     bundles, (server, members) = plan.bundles(), plan.selectors()
     given = (("the server", bundles[:1], server), (f"{plan.member}s", bundles[1:], members))
     parts = [_Part(who, b, s, [m for m in machines if m.carries(s)]) for who, b, s in given if b]
@@ -76,7 +76,7 @@ def lack(plan: Plan, machines: Sequence[Machine]) -> Lack | None:
 
 
 def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
-    """Return what is missing of the cluster's sums."""
+    """Return the lack in the cluster's sums."""
     for kind in _KINDS:
         amounts = [bundle.get(kind, 0.0) for bundle in plan.bundles()]
         need, there = sum(amounts), total.get(kind, 0.0)
@@ -96,7 +96,7 @@ def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
 
 
 def _lack_of_labels(parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack | None:
-    """Return which labels are asked that no machine carries."""
+    """Return the requested labels that no machine has."""
     values: dict[str, set[str]] = {}
     for machine in machines:
         for label, value in machine.labels.items():
@@ -115,7 +115,7 @@ def _lack_of_labels(parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack
 
 
 def _lack_on_labelled(parts: Sequence[_Part]) -> Lack | None:
-    """Return what is missing of the sums over the machines that carry the labels."""
+    """Return the lack in the sums over the machines with the labels."""
     for part in parts:
         asked, there = summed(part.bundles), summed([machine.has for machine in part.machines])
         if part.selector and not fits(asked, there):
@@ -129,7 +129,7 @@ def _lack_on_labelled(parts: Sequence[_Part]) -> Lack | None:
 
 
 def _lack_on_one(plan: Plan, parts: Sequence[_Part]) -> Lack | None:
-    """Return what no machine has by itself: one actor's share, or all of them where they go onto one."""
+    """Return the share that no single machine has: one actor's, or all of them under "strict_pack"."""
     remedy = "lower the shares"
     if plan.placement == "strict_pack":
         bundles = plan.bundles()
@@ -150,7 +150,7 @@ def _lack_on_one(plan: Plan, parts: Sequence[_Part]) -> Lack | None:
 
 
 def _lack_of_machines(plan: Plan, parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack | None:
-    """Return how many machines are missing where no two actors may share one."""
+    """Return how many machines are missing under "strict_spread"."""
     if plan.placement != "strict_spread":
         return None
     for part in (_Part("all", plan.bundles(), {}, machines), *parts):
@@ -167,17 +167,17 @@ def _lack_of_machines(plan: Plan, parts: Sequence[_Part], machines: Sequence[Mac
 
 
 def fits(asked: Amounts, there: Amounts) -> bool:
-    """Tell whether there is as much as is asked, up to what sums of fractions may be off by."""
+    """Tell whether the resources suffice, up to rounding."""
     return all(there.get(kind, 0.0) + _SLACK >= amount for kind, amount in asked.items())
 
 
 def summed(parts: Sequence[Amounts]) -> Amounts:
-    """Return what all ask together."""
+    """Return the sum of amounts."""
     return {kind: sum(part.get(kind, 0.0) for part in parts) for kind in _KINDS}
 
 
 def listed(amounts: Amounts) -> str:
-    """Return amounts in words: CPUs and GPUs always, memory where something is said of it."""
+    """Return amounts in words: CPUs and GPUs always, memory if it is given."""
     kinds = [kind for kind in _KINDS if kind != "memory" or amounts.get(kind)]
     return " and ".join(f"{_amount(kind, amounts.get(kind, 0.0))} {_KINDS[kind][1]}" for kind in kinds)
 

@@ -1,4 +1,4 @@
-"""Metrics of a run on Ray's metrics endpoint (Prometheus), folded from its rows as they come to the driver."""
+"""Metrics of a run on Ray's metrics endpoint (Prometheus), folded from its rows as the driver gets them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
 MOST_CLIENTS = 64
-"""Clients with a value of their own, the first ones; the others share one."""
+"""The first clients have a value each; the others share one."""
 OTHERS = "other"
 INTERVAL = 10.0
-"""Seconds after which Ray is given what has come meanwhile, which is as often as it exports.
+"""Seconds between updates of Ray's metrics, as often as Ray exports them.
 
-Until then it keeps up to 4 KB in the driver for every value that it is given; and each export's thread may leave in the
-process what it took.
+Between exports Ray keeps up to 4 KB in the driver for every value that it gets, and an export's thread may not give its
+memory back.
 """
 _RUN, _CLIENT = ("run", "scenario"), ("run", "scenario", "client")
 
 
 class Metric(NamedTuple):
-    """What is exported under a name: Ray's class of it, its tags, what it is; leaves: also of a private run?"""
+    """One exported metric: Ray's class, its tags, its description; leaves: exported for a private run too."""
 
     kind: str
     tags: tuple[str, ...]
@@ -64,14 +64,14 @@ _EPSILONS = {
     "release": {"paper": "epsilon_paper", "client": "epsilon_client"},
     "user_epsilon": {who: who for who in ("external", "client", "server")},
 }
-"""Row types whose last row says what is spent, and its columns by adversary ("paper": claimed, not proved)."""
+"""Row types whose last row has the epsilons, and its columns by adversary ("paper": claimed, not proved)."""
 
 
 class RayMetrics(Callback):
-    """Exports the metrics above; each is the fold of all rows so far, save for what checkpoints took.
+    """Exports the metrics above; each folds all rows so far, except the seconds of checkpoints.
 
-    private: of the run nothing may leave but what its ε covers, and everybody on the cluster can read the endpoint: of
-    scores, sizes and times, which `raydpzv publish` keeps back too, there is no value.
+    private: everybody on the cluster can read the endpoint, so only metrics that the run's ε covers are exported. Like
+    `raydpzv publish`, it withholds scores, sizes and times.
     """
 
     interval = INTERVAL
@@ -90,7 +90,7 @@ class RayMetrics(Callback):
         }
         self._ledger = run.folder / "ledger" if run.folder else None
         self._updates, self._checkpoint_seconds = 0, 0.0
-        # what Ray has not been given yet, by name, and by client or by the value of the further tag
+        # values that Ray has not got yet, by name, and by client or by the value of the further tag
         self._sums: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._by_client: dict[str, NDArray[Any]] = {}
         self._values: dict[tuple[str, str], float] = {}
@@ -100,14 +100,14 @@ class RayMetrics(Callback):
         }
 
     def status(self, status: Status) -> None:
-        """Add what checkpoints took, which after a loss are counted from 0; give Ray what there is."""
+        """Add the seconds of checkpoints, which restart from 0 after a loss; update Ray's metrics."""
         if not status.stage:
             before, self._checkpoint_seconds = self._checkpoint_seconds, status.checkpoint_seconds
             self._add("raydpzv_checkpoint_seconds", max(0.0, status.checkpoint_seconds - before))
             self._hand_over()
 
     def rows(self, rows: Rows) -> None:
-        """Add what is new."""
+        """Add new rows."""
         self._services(rows["service"])
         ages, lags = rows["staleness"], rows["sync"]
         used = _column(ages, "rows") - _column(ages, "missing")
@@ -127,12 +127,12 @@ class RayMetrics(Callback):
             self._set(f"raydpzv_{name}", evaluation.scores.get(name, math.nan), evaluation.part)
 
     def fault(self, fault: Fault) -> None:
-        """Count an actor that was made again; one that was not ends the run, whose party is "run"."""
+        """Count a restarted actor; a loss that ends the run has the party "run"."""
         if fault.party != "run":
             self._add("raydpzv_restarts", 1)
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
-        """Set what the ledger holds in the end; give Ray all that is left."""
+        """Set the ledger's final updates; update Ray's metrics."""
         if summary and "ledger" in summary:
             self._set("raydpzv_ledger_updates", summary["ledger"]["updates"])
         self._hand_over()

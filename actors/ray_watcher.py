@@ -1,9 +1,9 @@
 """Ends the processes of a Ray of our own when its driver is killed; run as a program of its own, by `watched`.
 
 Ray binds the lives of its first processes to the driver, but not from their first instruction on, and their children
-(agents, workers) find out for themselves, if at all. Whatever Ray starts inherits the driver's environment, so a mark
-in it tells its processes from all others. A killed driver cannot clean up: this program reads a pipe that the system
-closes with the driver, and then kills what bears the mark.
+(agents, workers) notice its end late or never. All of Ray's processes inherit the driver's environment, so a mark in it
+identifies them. A killed driver cannot clean up: this program reads a pipe that the system closes with the driver, and
+then kills the processes with the mark.
 
 It imports the standard library alone, and runs with `python -I -S`, so that it costs a few milliseconds and megabytes.
 """
@@ -20,15 +20,15 @@ from pathlib import Path
 MARK = "RAYDPZV_DRIVER"
 """Environment variable of all processes of a Ray of ours; its value is the driver's and no other's."""
 MOST_WAITED = 30.0
-"""Seconds for which processes are looked for: one that is being started as the driver dies shows a little later."""
+"""Seconds to search for processes: one that is being started when the driver dies appears a little later."""
 QUIET = 1.0
-"""Seconds without any such process after which there are none."""
+"""Seconds without any such process after which the search ends."""
 DONE, SWEEP = b"d", b"s"
-"""What a driver says that lives: it has ended its Ray; or it could not quite, and what is left is to be killed."""
+"""Messages of a living driver: it has ended its Ray; or some processes are left and must be killed."""
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes, but this one, in whose environment the mark is."""
+    """Return the other processes that have the mark in their environment."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -56,7 +56,7 @@ def sessions(driver: int, since: float) -> list[Path]:
 
 
 def end(mark: str) -> None:
-    """Kill all processes with the mark until none shows any more."""
+    """Kill all processes with the mark until none appears any more."""
     last = began = time.monotonic()
     while time.monotonic() - last < QUIET and time.monotonic() - began < MOST_WAITED:
         for pid in marked(mark):
@@ -69,7 +69,7 @@ def end(mark: str) -> None:
 
 
 def main() -> None:
-    """Wait for the driver; if it was killed nobody reads its session's folder, so that one goes too."""
+    """Wait for the driver's end. If it was killed, delete its session's folder too, which nobody reads."""
     mark, driver = sys.argv[1], int(sys.argv[2])
     since = Path(f"/proc/{os.getpid()}").stat().st_mtime - 1  # file systems round
     said = sys.stdin.buffer.read(1)

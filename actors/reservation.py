@@ -14,26 +14,26 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.sim.interfaces import Status
 
 _BUSY = 30.0
-"""Seconds to wait for a cluster that has what is asked, but not free."""
+"""Seconds to wait for a cluster that has the resources, but not free."""
 _KNOWN_WITHIN = 60.0
-"""Seconds in which Ray takes a machine that is gone for lost; its usual settings take up to half of it."""
+"""Seconds in which Ray notices a lost machine; its default settings take up to half of them."""
 _LOOK = 0.5
-"""Seconds between looks at what is missing."""
+"""Seconds between checks of the missing resources."""
 _USUAL = 5.0
-"""Seconds that Ray may take to place what there is room for, before that is worth a word."""
+"""Seconds that Ray may take for a placement that fits, before the user is told."""
 
 
 class Reservation:
-    """The place of a run's actors, reserved again, by a new plan, where a machine of it was lost.
+    """The place of a run's actors, reserved again by a new plan when a machine of it was lost.
 
-    plan: what is asked of a cluster as it is then; given: a place that is another's to reserve; options: as in
-    `reserved`. A context manager, which gives the place back.
+    plan: makes a plan for the cluster at that time; outer: a place that the caller reserved; options: as in `reserved`.
+    A context manager, which gives the place back.
     """
 
-    def __init__(self, plan: Callable[[], Plan], options: RunOptions, given: Place | None) -> None:
-        self._plan, self._options, self._given = plan, options, given
+    def __init__(self, plan: Callable[[], Plan], options: RunOptions, outer: Place | None) -> None:
+        self._plan, self._options, self._outer = plan, options, outer
         self._opened = ExitStack()
-        self._place = given
+        self._place = outer
 
     def __enter__(self) -> Reservation:
         return self
@@ -43,7 +43,7 @@ class Reservation:
 
     def place(self) -> Place:
         """Return the place. Raises Unplaceable if there is none."""
-        if self._place is None or not (self._given or self._place.stands()):
+        if self._place is None or not (self._outer or self._place.stands()):
             if self._place is not None:
                 self._opened.close()
                 _await_losses()
@@ -52,7 +52,7 @@ class Reservation:
 
 
 def _await_losses() -> None:
-    """Wait until Ray knows of the machines that are gone, on which it would else place actors."""
+    """Wait until Ray has noticed the lost machines, since it would still place actors there."""
     import ray
 
     until = time.monotonic() + _KNOWN_WITHIN
@@ -64,10 +64,10 @@ def _await_losses() -> None:
 
 @contextmanager
 def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
-    """A place for the actors of a plan, given back at the end.
+    """Reserve a place for the actors of a plan, and give it back at the end.
 
-    options: whom to tell what is missing while the cluster may still grow, and what ends the wait. Raises Unplaceable
-    if the cluster cannot give it in time, StoppedEarly.
+    options: to report missing resources to while the cluster may still grow, and to end the wait. Raises Unplaceable if
+    the cluster cannot give it in time, StoppedEarly.
     """
     import ray
     from ray.util.placement_group import placement_group
@@ -86,7 +86,7 @@ def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
 
 
 def _await(group: Any, plan: Plan, options: RunOptions) -> None:
-    """Wait until the group is placed: for what others use, or for a cluster that grows."""
+    """Wait until the group is placed: for resources that others use, or for a cluster that grows."""
     started = time.monotonic()
     while not group.wait(_LOOK):
         short = lack(plan, machines())
@@ -103,7 +103,7 @@ def _await(group: Any, plan: Plan, options: RunOptions) -> None:
 
 
 def _unplaced(group: Any, plan: Plan) -> Lack:
-    """Return why Ray places nothing, as far as it says: its machines are busy, or fractions do not fit on one GPU."""
+    """Return why Ray does not place a group, as far as Ray says: busy machines, or fractions that fit no GPU."""
     import ray
     from ray.util.placement_group import placement_group_table
 
@@ -126,7 +126,7 @@ def machines() -> list[Machine]:
 
 
 def _labels(plan: Plan) -> dict[str, Any]:
-    """Return what tells Ray which labels each actor's machine has to carry."""
+    """Return Ray's option for the labels of each actor's machine."""
     if not plan.labels:
         return {}
     server, others = plan.selectors()

@@ -1,4 +1,4 @@
-"""Runs side by side: each whole in one actor, as many at a time as there are cores (and GPU shares) for."""
+"""Runs side by side: each whole in one actor, as many at a time as the cores and GPU shares allow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from actors.actor_reuse import end, start
-from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
 from actors.placement import whole_run_gpus
@@ -24,6 +23,7 @@ from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.secrets_file import read_key
 from raydpzv.sim.interfaces import Status
 
@@ -32,35 +32,36 @@ _TIMEOUT = 120.0
 
 
 class RunSlot:
-    """Makes one run after the other in its own process. Plain class; `side_by_side` wraps it."""
+    """Does one run after the other in its own process. Plain class; `side_by_side` wraps it."""
 
     CONTROL = ("status", "stop")
 
     def __init__(self, workplace: str, gpus: float) -> None:
         self._device = claim_device(gpus)
         if os.path.isdir(workplace):
-            os.chdir(workplace)  # where the paths of a scenario's files begin
+            os.chdir(workplace)  # a scenario's relative paths start there
         self._status, self._stop = Status(), threading.Event()
 
     def run_planned(self, planned: Planned, folder: str, home: str, key: bytes) -> tuple[str, bytes]:
-        """Make one run; return why there is no result, and its folder, packed, if this is not the machine `home`."""
+        """Do one run; return why it has no result, and its folder, packed, if this is not the machine `home`."""
         import ray
 
         self._status = Status()
-        reason = run_planned(planned, Path(folder), self._keep, self._stop, data_key=key)
+        options = RunOptions(stop=self._stop, data_key=key, callbacks=[StatusCallback(self._note)])
+        reason = run_planned(planned, Path(folder), options)
         if ray.get_runtime_context().get_node_id() == home or not Path(folder).is_dir():
             return reason, b""
         return reason, pack(Path(folder))
 
     def status(self) -> Status:
-        """Return where the run in progress stands."""
+        """Return the status of the run in progress."""
         return self._status
 
     def stop(self) -> None:
         """End the run in progress, cleanly."""
         self._stop.set()
 
-    def _keep(self, status: Status) -> None:
+    def _note(self, status: Status) -> None:
         self._status = status
 
 
@@ -72,138 +73,138 @@ def side_by_side(
     ended: Callable[[Planned, str], None],
     stop: threading.Event,
     jobs: int | None = None,
-    address: str | None = None,
-    verbose: bool = False,
 ) -> None:
-    """Make runs on Ray, until all are over or `stop` is set; as `raydpzv.compare.run_comparison.one_by_one`.
+    """Do runs on Ray, until all are over or `stop` is set; inside `actors.cluster.connected`.
 
-    jobs: most runs at a time (None: as many as fit); address, verbose: as in `actors.cluster.connected`. A run whose
-    process dies has no result; the others go on. Raises Unplaceable if not even one run fits.
+    Other parameters as of `raydpzv.compare.run_comparison.one_by_one`. jobs: most runs at a time (None: as many as
+    fit). A run whose process dies has no result; the others go on. Raises Unplaceable if not even one run fits.
     """
+    import ray
+
     queue = list(todo)
     if not queue:
         return
-    with connected(address, verbose=verbose):
-        import ray
+    total = ray.cluster_resources()
+    gpus = max(whole_run_gpus(planned.spec, total) for planned in queue)
+    count = slots(len(queue), jobs, gpus, total)
+    each = Share(1.0, gpus)
+    plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
+    with reserved(plan, RunOptions()) as place:
+        home = ray.get_runtime_context().get_node_id()
+        starter = _Starter(root.absolute(), read_key(root), home, place.group, each)
+        _Slots(starter, queue, count).run(progress, ended, stop)
 
-        there = ray.cluster_resources()
-        gpus = max(whole_run_gpus(planned.spec, there) for planned in queue)
-        count = slots(len(queue), jobs, gpus, there)
-        each = Share(1.0, gpus)
-        plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
-        with reserved(plan, RunOptions()) as place:
-            _Slots(queue, root, place.group, each, count, progress, ended, stop).run()
+
+@dataclass(frozen=True)
+class _Starter:
+    """Starts actors in a placement group, and runs below `root` in them. home: the machine that has `root`."""
+
+    root: Path
+    key: bytes
+    home: str
+    group: Any
+    each: Share
+
+    def actor(self, slot: int) -> Any:
+        """Start the actor of a slot."""
+        actor, _ = start(
+            *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}),
+            *(self.each.bundle(), self.group, slot),
+            *(os.getcwd(), self.each.gpus),
+        )
+        return actor
+
+    def folder(self, planned: Planned) -> Path:
+        """Return the folder of a run."""
+        return self.root / RUNS_FOLDER / planned.folder
+
+    def run(self, actor: Any, planned: Planned) -> Any:
+        """Start a run in an actor; return the call."""
+        return actor.run_planned.remote(planned, str(self.folder(planned)), self.home, self.key)
 
 
 class _Slots:
-    """The actors, what each is at, and what is still to do."""
+    """The actors, their runs, and the runs that are still to do."""
 
-    def __init__(
+    def __init__(self, starter: _Starter, queue: Sequence[Planned], count: int) -> None:
+        self._starter, self._queue = starter, list(queue)
+        self._free = list(range(count))
+        self._actors: dict[int, Any] = {}
+        self._busy: dict[Any, tuple[int, Planned]] = {}
+
+    def run(
         self,
-        queue: Sequence[Planned],
-        root: Path,
-        group: Any,
-        each: Share,
-        count: int,
         progress: Callable[[Mapping[str, Status]], None],
         ended: Callable[[Planned, str], None],
         stop: threading.Event,
     ) -> None:
+        """Hand out the runs until all are over or the user stops them."""
         import ray
 
-        self._queue, self._root = list(queue), root.absolute()
-        self._key = read_key(root)
-        self._group, self._each = group, each
-        self._progress, self._ended, self._stop = progress, ended, stop
-        self._home = ray.get_runtime_context().get_node_id()
-        self._free = list(range(count))
-        self._actors: dict[int, Any] = {}
-        self._busy: dict[Any, _Work] = {}
-        self._told = False
-
-    def run(self) -> None:
-        """Hand out the work until there is none, or the user wants no more."""
-        import ray
-
-        well = False
+        well = stopping = False
         try:
             while self._queue or self._busy:
-                if self._stop.is_set():
-                    self._tell()
+                if stop.is_set() and not stopping:
+                    stopping = True
+                    self._stop()
                 while self._queue and self._free:
                     self._begin(self._free.pop(0), self._queue.pop(0))
                 if self._busy:
-                    for reference in ray.wait(list(self._busy), timeout=LOOK)[0]:
-                        self._finish(reference)
-                self._poll()
+                    for call in ray.wait(list(self._busy), timeout=LOOK)[0]:
+                        ended(*self._result(call))
+                progress(self._statuses())
             well = True
         finally:
             end(list(self._actors.values()), well=well)
 
     def _begin(self, slot: int, planned: Planned) -> None:
         if slot not in self._actors:
-            self._actors[slot], _ = start(
-                *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}),
-                *(self._each.bundle(), self._group, slot),
-                *(os.getcwd(), self._each.gpus),
-            )
-        folder = self._root / RUNS_FOLDER / planned.folder
-        reference = self._actors[slot].run_planned.remote(planned, str(folder), self._home, self._key)
-        self._busy[reference] = _Work(slot, planned, folder)
+            self._actors[slot] = self._starter.actor(slot)
+        self._busy[self._starter.run(self._actors[slot], planned)] = slot, planned
 
-    def _finish(self, reference: Any) -> None:
+    def _result(self, call: Any) -> tuple[Planned, str]:
+        """Return a run that is over, and why it has no result; free its slot."""
         import ray
 
-        work = self._busy.pop(reference)
-        self._free.append(work.slot)
+        slot, planned = self._busy.pop(call)
+        self._free.append(slot)
         try:
-            reason, packed = ray.get(reference)
+            reason, packed = ray.get(call)
         except Exception as error:
             if lost(error):
-                ray.kill(self._actors.pop(work.slot))
+                ray.kill(self._actors.pop(slot))
             reason, packed = str(translated(error)), b""
         if packed:
-            unpack(packed, work.folder)
-        self._ended(work.planned, reason)
+            unpack(packed, self._starter.folder(planned))
+        return planned, reason
 
-    def _tell(self) -> None:
+    def _stop(self) -> None:
         self._queue = []
-        if not self._told:
-            self._told = True
-            for work in self._busy.values():
-                self._actors[work.slot].stop.remote()
+        for slot, _ in self._busy.values():
+            self._actors[slot].stop.remote()
 
-    def _poll(self) -> None:
+    def _statuses(self) -> dict[str, Status]:
         found = {}
-        for work in self._busy.values():
+        for slot, planned in self._busy.values():
             try:
-                status = get(
-                    self._actors[work.slot].status.remote(), _TIMEOUT, f"the run {work.planned.folder}"
-                )
+                call = self._actors[slot].status.remote()
+                found[planned.folder] = get(call, _TIMEOUT, f"the run {planned.folder}")
             except Exception as error:
                 if not lost(error):
                     raise
-                continue  # its work ends with the same error, and is taken up there
-            found[work.planned.folder] = status
-        self._progress(found)
+                continue  # its run ends with the same error, which `_result` returns
+        return found
 
 
-@dataclass(frozen=True)
-class _Work:
-    slot: int
-    planned: Planned
-    folder: Path
-
-
-def slots(todo: int, jobs: int | None, gpus: float, there: Mapping[str, float]) -> int:
-    """Return how many runs are made at a time: one per core, and per GPU share if the runs have one."""
-    fits = int(there.get("CPU", 0.0))
+def slots(todo: int, jobs: int | None, gpus: float, total: Mapping[str, float]) -> int:
+    """Return how many runs fit at a time: one per core, and per GPU share if the runs have one."""
+    fits = int(total.get("CPU", 0.0))
     if gpus:
-        fits = min(fits, device_slots(there.get("GPU", 0.0), gpus))
+        fits = min(fits, device_slots(total.get("GPU", 0.0), gpus))
     if fits < 1:
         raise Unplaceable(
             f"resources: a run of the comparison asks 1 CPU and {gpus:g} GPU, the cluster has "
-            f"{there.get('CPU', 0.0):g} and {there.get('GPU', 0.0):g}; lower the GPU shares in [resources]"
+            f"{total.get('CPU', 0.0):g} and {total.get('GPU', 0.0):g}; lower the GPU shares in [resources]"
         )
     return max(1, min(todo, fits, jobs or fits))
 
@@ -218,7 +219,7 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(packed: bytes, folder: Path) -> None:
-    """Put a packed folder in the place of what is there."""
+    """Replace a folder by a packed one."""
     if folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

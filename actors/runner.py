@@ -21,10 +21,9 @@ _BY_KIND: dict[str, Callable[[Any, RunOptions, Place | None], Run]] = {
 
 
 def run_on_ray(experiment: Prepared, options: RunOptions | None = None, place: Place | None = None) -> Run:
-    """Run on Ray: one server actor, and actors that hold the clients; its metrics are on Ray's endpoint, of a private
-    run those that may leave.
+    """Run on Ray: one server actor, and actors that hold the clients. Ray's endpoint has its metrics (`RayMetrics`).
 
-    place: where the actors go; None reserves one for them.
+    place: of the actors; None reserves one.
     """
     given = options or RunOptions()
     metrics = RayMetrics(private=verdict(experiment.setting).proved)

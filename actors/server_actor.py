@@ -17,7 +17,6 @@ from raydpzv.methods.roles import Metrics
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Spent, Status
-from raydpzv.sim.run_until import RunUntil
 from raydpzv.sim.wall import SegmentStart
 
 Report = tuple[Status, Metrics]
@@ -126,7 +125,7 @@ class ServerActor(TransportPort):
 
     CONTROL: tuple[str, ...] = (
         *("status", "drain", "written", "stop", "spent", "note_clocks", "checkpoint_facts"),
-        *("hear", "heard", "go_on", "allow", "deny", "close", *TransportPort.TRANSPORT_CALLS),
+        *("hear", "heard", "go_on", "close", *TransportPort.TRANSPORT_CALLS),
     )
     KEEPING = ("keep_segment",)
     core: RunCore
@@ -138,11 +137,11 @@ class ServerActor(TransportPort):
         self._device = claim_device(gpus)
         self._queue = PieceQueue(waits=prepared.awaits_checkpoints)
         self._stopping, self._over = threading.Event(), False
-        self._reports, self._run_until = ReportBarrier(), RunUntil()
+        self._reports = ReportBarrier()
 
     def _controls(self, *, keeps: bool) -> RunControls:
         """Return how the driver steers the run; keeps: whether checkpoints are taken."""
-        return RunControls(StopAt(self._stopping), self._reports, self._run_until, keeps)
+        return RunControls(StopAt(self._stopping), self._reports, keeps)
 
     def segment_start(self) -> SegmentStart:
         """Return where the segment starts (wall clock)."""
@@ -159,14 +158,6 @@ class ServerActor(TransportPort):
     def go_on(self) -> None:
         """Continue after an evaluation that the driver has read."""
         self._reports.release()
-
-    def allow(self, limit: int | None) -> None:
-        """Let the run make so many updates in all; None: any number."""
-        self._run_until.allow(limit)
-
-    def deny(self, why: str) -> None:
-        """Let the run make no update more, for this reason."""
-        self._run_until.deny(why)
 
     def status(self) -> Status:
         """Return where the run stands."""

@@ -1,4 +1,4 @@
-"""The shares of a run's actors, and how they are to lie on the machines of a cluster."""
+"""The shares of a run's actors, and their placement on the machines of a cluster."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ RESOLUTION = 1e-4
 _LISTENS_WITHIN = 2.0
 """Seconds in which a machine of the cluster takes a connection."""
 Selector = Mapping[str, str]
-"""Labels of machines, and Ray's words for the values that will do."""
+"""Machine labels, and the accepted values in Ray's syntax."""
 
 
 def device_slots(devices: float, share: float) -> int:
-    """Return how many processes with this GPU share fit on so many devices: a fraction is of one device."""
+    """Return how many processes with a GPU share fit on `devices`; a fraction is of one device."""
     return int(devices) * int(1 / share + 1e-9) if share <= 1 else int(devices / share + 1e-9)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one actor gets; memory: bytes that it takes at the least, 0: unknown."""
+    """The share of one actor. memory: the least bytes that it takes, 0: unknown."""
 
     cpus: float
     gpus: float
@@ -37,10 +37,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """The server's share, and for every client actor its share and the clients it holds.
+    """The server's share, and each client actor's share and clients.
 
-    placement, placement_timeout, labels: as in [resources]. member: what an actor beside the server is, in messages and
-    in names of settings; fewer: the setting by which there are fewer of them.
+    placement, placement_timeout, labels: as in [resources]. member: the name of an actor other than the server, in
+    messages and settings; fewer: the setting that lowers their number.
     """
 
     server: Share
@@ -57,15 +57,15 @@ class Plan:
         return [share.bundle() for share in (self.server, *self.actors)]
 
     def selectors(self) -> tuple[Selector, Selector]:
-        """Return which machines the server may be on, and which the others."""
+        """Return the selectors of the server's machine and of the others'."""
         return self.labels.get("server", {}), self.labels.get(f"{self.member}s", {})
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run's actors go: a plan, and a placement group that has its bundles.
+    """The place of a run's actors: a plan, and a placement group that has its bundles.
 
-    driver: is the group's first bundle, before the server's, that of the process that drives the run?
+    driver: the group's first bundle, before the server's, is of the process that drives the run.
     """
 
     plan: Plan
@@ -73,7 +73,7 @@ class Place:
     driver: bool = False
 
     def stands(self) -> bool:
-        """Tell whether all its machines are there; not if Ray is to place some of its actors elsewhere."""
+        """Tell whether all its machines still answer and no bundle is waiting for a new one."""
         from ray.util.placement_group import placement_group_table
 
         found = placement_group_table(self.group)
@@ -86,7 +86,7 @@ class Place:
 
 
 def answering() -> set[str]:
-    """Return the machines of the cluster whose own process of Ray listens; Ray finds out after a while only."""
+    """Return the machines whose Ray process listens; Ray itself notices a lost machine late."""
     import ray
 
     return {node["NodeID"] for node in ray.nodes() if node["Alive"] and _listens(node)}

@@ -1,4 +1,4 @@
-"""What a trial asks of a cluster: one process, or one and actors of its own, all in one placement group."""
+"""The resources of a trial: one process, or one and its own actors, in one placement group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 
 _SLACK = 1e-9
-"""What a quotient of shares may be off by."""
+"""Rounding error allowed in a quotient of shares."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TrialNeeds:
 
     @property
     def strategy(self) -> str:
-        """Return how Ray is to place the bundles."""
+        """Return Ray's placement strategy."""
         return self.actors.placement.upper() if self.actors else "PACK"
 
     def bundles(self) -> list[dict[str, float]]:
@@ -35,12 +35,12 @@ class TrialNeeds:
         return [self.process.bundle(), *(self.actors.bundles() if self.actors else [])]
 
     def place(self, group: Any) -> Place:
-        """Return where the actors go in the placement group that the trial was given."""
+        """Return the actors' place in the trial's placement group."""
         assert self.actors is not None
         return Place(self.actors, group, driver=True)
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        """Raise Unplaceable unless some machine has all that must be on one, busy or not, or the cluster may grow."""
+        """Raise Unplaceable unless the shares fit on machines, busy or not, or the cluster may grow."""
         if self.actors and self.actors.placement_timeout:
             return
         bundles = self.bundles()
@@ -61,7 +61,7 @@ class TrialNeeds:
             )
 
     def capacity(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """Return how many such trials, each whole in one process, these machines hold, busy or not; 1 at the least."""
+        """Return how many such trials in one process each fit on these machines, busy or not; at least 1."""
         cpus, gpus = self.process.cpus, self.process.gpus
         room = [int(node.get("CPU", 0.0) / cpus + _SLACK) for node in nodes]
         if gpus:
@@ -78,7 +78,7 @@ class TrialNeeds:
 
 
 def whole_trials(specs: Sequence[AnyScenario], total: Mapping[str, float] | None) -> TrialNeeds:
-    """Return what each of the trials asks for that are whole in one process, alike for all.
+    """Return the resources of each trial in one process, the same for all.
 
     total, errors: as of `whole_run_gpus`.
     """
@@ -86,10 +86,10 @@ def whole_trials(specs: Sequence[AnyScenario], total: Mapping[str, float] | None
 
 
 def trial_with_actors(spec: AnyScenario, total: Mapping[str, float]) -> TrialNeeds:
-    """Return what a trial with actors of its own asks of a cluster. Raises Unplaceable with the arithmetic.
+    """Return the resources of a trial with its own actors. Raises Unplaceable with the arithmetic.
 
-    Its own process only watches, and asks for next to nothing. Under the wall clock all are on one machine: between
-    machines staleness would be the network's.
+    Its own process only watches, and gets the smallest share. Under the wall clock all are on one machine: between
+    machines, the network would add staleness.
     """
     if spec.resources.labels:
         raise Unplaceable(

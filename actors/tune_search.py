@@ -1,7 +1,7 @@
 """A search on Ray Tune: trials side by side, each whole in one process or with actors of its own.
 
-A search that was interrupted goes on from its own folder: what Tune saves of itself is never read, and what is handed
-to it here is saved as nothing (`__reduce__`).
+An interrupted search resumes from its own folder. Tune's saved state is never read, and objects handed to Tune here are
+saved as nothing (`__reduce__`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +21,21 @@ from typing import Any, Protocol
 from actors.cluster import connected, own_resources
 from actors.runner import run_on_ray
 from actors.trial_resources import TrialNeeds, trial_with_actors, whole_trials
-from actors.tune_trainable import TrialHooks, Work, require_tune, trainable_class, trial_resources
+from actors.tune_trainable import (
+    Pauses,
+    TrialHooks,
+    TrialSettings,
+    Work,
+    require_tune,
+    trainable_class,
+    trial_resources,
+)
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
 from raydpzv.errors import RunError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run_local
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.secrets_file import read_key
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.promotion import Promotion
@@ -36,24 +47,24 @@ _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a folder of its own for each trial, in which no relative path is right
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a second record of each trial, beside its run folder
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # tracebacks: the table says in a line why a trial has no result
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # tracebacks: the table gives the reason in one line
 }
-"""What Tune is told not to do by itself."""
+"""Tune's own behaviour that is switched off."""
 _BEAT = 1.0
-"""Seconds between a trial's reports where it stands: how long a stop may wait for it."""
+"""Seconds between a trial's reports of its updates: how long a stop may wait for it."""
 _OWN_FILES = "tune"
 """Folder of Tune's own files below the search's, removed at its end."""
 
 
 class SearchWatch(Protocol):
-    """What is told of a search while it is at work."""
+    """The listener of a search."""
 
     def sent(self, leg: TrialLeg) -> None:
-        """A trial is to go on, or to begin."""
+        """A trial is about to start or resume."""
         ...
 
     def began(self, trial: int) -> None:
-        """A trial has begun, or goes on."""
+        """A trial has started or resumed."""
         ...
 
     def reported(self, trial: int, report: Mapping[str, float]) -> None:
@@ -61,16 +72,16 @@ class SearchWatch(Protocol):
         ...
 
     def ended(self, trial: int, reason: str) -> None:
-        """A trial is over; reason: why it has no result, "" if it has one."""
+        """A trial has finished; reason: why it has no result, "" if it has one."""
         ...
 
 
 Needs = Mapping[int, TrialNeeds]
-"""What each trial asks of the cluster, by its number."""
+"""The resources of each trial, by its number."""
 
 
 def check_own_machine(trials: Sequence[Trial], address: str | None, *, actors: bool) -> None:
-    """Raise Unplaceable where a Ray of our own could not hold each of the trials alone, before it is started."""
+    """Raise Unplaceable if a Ray that we would start here could not hold each trial alone."""
     if (total := own_resources(address)) is not None:
         _checked_needs(trials, total, [total], actors=actors)
 
@@ -84,7 +95,7 @@ def tune_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
 
 
 def cluster_needs(trials: Sequence[Trial], *, actors: bool) -> Needs:
-    """Return what trials ask of the cluster that is there; actors: does each have its own?
+    """Return the trials' resources in the connected cluster; actors: each trial has its own.
 
     Raises Unplaceable with the arithmetic unless the cluster can hold each alone.
     """
@@ -120,101 +131,82 @@ def _distinct(needs: Needs) -> list[TrialNeeds]:
     return found
 
 
-def search_on_tune(
-    plan: SearchPlan,
-    todo: Sequence[Trial],
-    folder: Path,
-    watch: SearchWatch,
-    *,
-    needs: Needs,
-    stop: threading.Event,
-    jobs: int | None,
-    until: int | None = None,
-) -> None:
-    """Run trials until all are over or `stop` is set; inside `tune_cluster`; needs: see `cluster_needs`.
+@dataclass(frozen=True)
+class TuneSearch:
+    """A search on Ray Tune, inside `tune_cluster`, until all trials are over or `stop` is set.
 
-    jobs: most trials at a time, None: as many as fit; until: updates after which each stands, None: at its end. A trial
-    whose process dies has no result; the others go on.
+    jobs: most trials at a time (None: as many as fit). A trial whose process dies has no result; the others go on.
     """
-    tune, folder = require_tune(), folder.absolute()
-    with DecisionLog(folder) as log:
-        _fit(
-            *(todo, folder, watch, needs, stop),
-            param_space={"trial": tune.grid_search([trial.number for trial in todo]), "until": until},
-            reuse_actors=not plan.actors,  # a process keeps the group that it was started in
-            max_concurrent_trials=jobs,
-            scheduler=scheduler_of(plan, folder, log),
+
+    plan: SearchPlan
+    folder: Path
+    watch: SearchWatch
+    stop: threading.Event
+    jobs: int | None = None
+
+    def run(self, todo: Sequence[Trial], needs: Needs, until: int | None = None) -> None:
+        """Run trials; needs: see `cluster_needs`; until: updates after which each pauses (None: at its end)."""
+        grid = require_tune().grid_search([trial.number for trial in todo])
+        with DecisionLog(self.folder) as log:
+            self._fit(
+                *(todo, needs),
+                param_space={"trial": grid, "until": until},
+                reuse_actors=not self.plan.actors,  # a process keeps the group that it was started in
+                max_concurrent_trials=self.jobs,
+                scheduler=scheduler_of(self.plan, self.folder, log),
+            )
+
+    def promote(self, todo: Promotion) -> None:
+        """Resume the trials that a search promotes until none is left to promote.
+
+        Without `jobs`, as many at a time as fit the cluster as it is now: a trial is chosen when there is room for it.
+        """
+        import ray
+
+        trials = list(self.plan.started())
+        needs = cluster_needs(trials, actors=False)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self._fit(
+            *(trials, needs),
+            param_space={},
+            reuse_actors=True,
+            max_concurrent_trials=self.jobs or min(one.capacity(nodes) for one in _distinct(needs)),
+            search_alg=_searcher(todo, self.watch, self.stop),
+            num_samples=-1,
         )
 
-
-def promote_on_tune(
-    plan: SearchPlan,
-    todo: Promotion,
-    folder: Path,
-    watch: SearchWatch,
-    *,
-    stop: threading.Event,
-    jobs: int | None,
-) -> None:
-    """Let the trials of a search that promotes go on until none is left to or `stop` is set; inside `tune_cluster`.
-
-    jobs: most at a time, None: as many as fit the cluster as it is now, since who goes on is decided when there is room
-    for it.
-    """
-    import ray
-
-    trials = list(plan.started())
-    needs = cluster_needs(trials, actors=False)
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    _fit(
-        *(trials, folder.absolute(), watch, needs, stop),
-        param_space={},
-        reuse_actors=True,
-        max_concurrent_trials=jobs or min(one.capacity(nodes) for one in _distinct(needs)),
-        search_alg=_searcher(todo, watch, stop),
-        num_samples=-1,
-    )
-
-
-def _fit(
-    trials: Sequence[Trial],
-    folder: Path,
-    watch: SearchWatch,
-    needs: Needs,
-    stop: threading.Event,
-    *,
-    param_space: Mapping[str, Any],
-    **how: Any,
-) -> None:
-    """Let Tune run trials, which its configurations name by number and by the updates after which they stand."""
-    tune = require_tune()
-    os.environ.update(_ENVIRONMENT)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # that trials failed is said by us
-    work = _work({trial.number: trial.planned() for trial in trials}, needs, folder)
-    gpus = max(one.process.gpus for one in needs.values())
-    waits = all(trial.spec.clock.kind == "virtual" for trial in trials)
-    with _without_own_files(folder):
-        tune.Tuner(
-            tune.with_resources(
-                trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT),
-                lambda config: trial_resources(needs[config["trial"]]),
-            ),
-            param_space=param_space,
-            tune_config=tune.TuneConfig(trial_name_creator=_name, trial_dirname_creator=_dirname, **how),
-            run_config=tune.RunConfig(
-                name=_OWN_FILES,
-                storage_path=str(folder),
-                stop=_stopper(stop),
-                callbacks=[_callback(watch)],
-                failure_config=tune.FailureConfig(max_failures=0),
-                verbose=0,
-            ),
-        ).fit()
+    def _fit(
+        self, trials: Sequence[Trial], needs: Needs, *, param_space: Mapping[str, Any], **how: Any
+    ) -> None:
+        """Let Tune run trials; its configurations name them by number, and the updates after which they pause."""
+        tune, folder = require_tune(), self.folder.absolute()
+        os.environ.update(_ENVIRONMENT)
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # we report failed trials ourselves
+        work = _work({trial.number: trial.planned() for trial in trials}, needs, folder)
+        gpus = max(one.process.gpus for one in needs.values())
+        pauses = Pauses(all(trial.spec.clock.kind == "virtual" for trial in trials), _BEAT)
+        with _without_own_files(folder):
+            tune.Tuner(
+                tune.with_resources(
+                    trainable_class(TrialSettings(work, gpus, pauses)),
+                    lambda config: trial_resources(needs[config["trial"]]),
+                ),
+                param_space=param_space,
+                tune_config=tune.TuneConfig(trial_name_creator=_name, trial_dirname_creator=_dirname, **how),
+                run_config=tune.RunConfig(
+                    name=_OWN_FILES,
+                    storage_path=str(folder),
+                    stop=_stopper(self.stop),
+                    callbacks=[_callback(self.watch)],
+                    failure_config=tune.FailureConfig(max_failures=0),
+                    verbose=0,
+                ),
+            ).fit()
 
 
 @contextmanager
 def _without_own_files(folder: Path) -> Iterator[None]:
-    """Remove what Tune writes into the folder for itself, and say in a line what it breaks off with."""
+    """Remove the files that Tune writes for itself, and turn its error into one line."""
     from ray.tune import TuneError
 
     shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
@@ -232,13 +224,15 @@ def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path) -> Work:
         if not (folder / SEARCH).is_file():
             return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
         planned, own = trials[config["trial"]], needs[config["trial"]]
-        reason = run_planned(
-            *(planned, folder / RUNS_FOLDER / planned.folder, hooks.progress, hooks.stop),
+        options = RunOptions(
+            stop=hooks.stop,
+            callbacks=[StatusCallback(hooks.progress)],
             data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
             evaluated=hooks.evaluated,
-            run=partial(run_on_ray, place=own.place(hooks.group)) if own.actors else run_local,
             until=config["until"],
         )
+        run = partial(run_on_ray, place=own.place(hooks.group)) if own.actors else run_local
+        reason = run_planned(planned, folder / RUNS_FOLDER / planned.folder, options, run)
         return "" if reason == STOPPED else reason
 
     return run_trial
@@ -253,7 +247,7 @@ def _dirname(trial: Any) -> str:
 
 
 def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any:
-    """Return what Tune asks for the next trial whenever there is room for one."""
+    """Return the object that Tune asks for the next trial whenever there is room for one."""
     from ray.tune.search import Searcher
 
     class Promoting(Searcher):
@@ -274,10 +268,10 @@ def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any
             todo.ended(self._legs.pop(trial_id))
 
         def save(self, checkpoint_path: str) -> None:
-            """Save nothing: the search's own folder is what it goes on from."""
+            """Save nothing: a search resumes from its own folder."""
 
         def restore(self, checkpoint_path: str) -> None:
-            """Begin anew, as any search does in Tune."""
+            """Start anew, as any search does in Tune."""
 
         def __reduce__(self) -> Any:
             return Searcher, ()
@@ -286,7 +280,7 @@ def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any
 
 
 def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
-    """Return what decides at each report: nothing, or Tune's ASHA, with what it was told before it was interrupted."""
+    """Return the scheduler: none, or Tune's ASHA with the reports from before an interruption."""
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
     if plan.scheduler != "asha":
@@ -300,14 +294,14 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
     known = dict[int, Any]()
 
     def named(number: int) -> Any:
-        """A trial as ASHA knows it: by a name that is the same after an interruption."""
+        """Return a trial under the name that ASHA knows, the same after an interruption."""
         if number not in known:
             known[number] = SimpleNamespace(trial_id=f"{number:04d}")
             asha.on_trial_add(None, known[number])
         return known[number]
 
     def decide(number: int, report: Mapping[str, Any]) -> bool:
-        """Tell whether a trial is to be stopped; one that has spent its budget ends by itself."""
+        """Tell whether to stop a trial; one that has spent its budget ends by itself."""
         stops = asha.on_trial_result(None, named(number), dict(report)) == TrialScheduler.STOP
         return stops and report["updates"] < plan.budget
 
@@ -318,7 +312,7 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
     class LoggedHalving(FIFOScheduler):
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
             number, updates = trial.config["trial"], result["updates"]
-            if plan.metric not in result:  # where it stands, between evaluations
+            if plan.metric not in result:  # a report between evaluations
                 return str(TrialScheduler.CONTINUE)
             if number in cut:  # decided before the interruption, which came before its run had ended
                 stops = updates >= cut[number]

@@ -1,4 +1,4 @@
-"""A trial as Ray Tune sees it: a run whole in one process, which waits at each evaluation for what Tune decides."""
+"""A trial of Ray Tune: a run in one process, which waits at each evaluation for Tune's decision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from raydpzv.sim.interfaces import Evaluated, Status
 
 @dataclass(frozen=True)
 class TrialHooks:
-    """What a trial's run is given: what to call at evaluations, what to tell where it stands, what stops it.
+    """The links of a trial's run to Tune. evaluated: to call at evaluations; progress: to call with its status.
 
-    group: the placement group that its process is in, None if it is in none; run: the trial's run of a user's own
+    stop: stops the run. group: the placement group of its process, if it has one. run: the trial's run in a user's own
     Tuner, None in a search.
     """
 
@@ -66,151 +66,171 @@ def measured(status: Status, metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None and not math.isnan(value)}
 
 
-class PausingRun(threading.Thread):
-    """A trial's run in a thread of its own, which goes on from each evaluation when it is told to.
+@dataclass(frozen=True)
+class Pauses:
+    """When a trial's run reports and waits.
 
-    waits: does it stand still meanwhile? Under the wall clock it must not. beat: seconds after which it says where it
-    stands though there is no evaluation yet; None: never. after: updates up to which evaluations were reported before.
-    group, own: see `TrialHooks`.
+    waits: it stands still at each evaluation until Tune has decided; under the wall clock it must not. beat: seconds
+    after which it reports its updates without an evaluation (None: never). after: updates up to which evaluations were
+    reported before.
     """
+
+    waits: bool
+    beat: float | None = None
+    after: int = 0
+
+
+class PausingRun(threading.Thread):
+    """A trial's run in a thread of its own. group, own: see `TrialHooks.group` and `run`."""
 
     def __init__(
         self,
         work: Work,
         config: Mapping[str, Any],
-        *,
-        waits: bool,
-        beat: float | None,
-        after: int = 0,
+        pauses: Pauses,
         group: Any = None,
         own: TrialRun | None = None,
     ) -> None:
         super().__init__(name="trial", daemon=True)
-        self._work, self._config, self._waits, self._beat = work, config, waits, beat
-        self._after, self._group, self._own = after, group, own
+        self._work, self._config, self._pauses = work, config, pauses
+        self._group, self._own = group, own
         self._stop_asked, self._go_on = threading.Event(), threading.Semaphore(0)
         self._reports: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._status, self._pauses = Status(), False
+        self._status, self._paused = Status(), False
         self._error: BaseException | None = None
 
     def run(self) -> None:
         """Run the trial to its end."""
         last: dict[str, Any] = {"reason": ""}
         try:
-            hooks = TrialHooks(self._evaluated, self._keep, self._stop_asked, self._group, self._own)
+            hooks = TrialHooks(self._evaluated, self._note, self._stop_asked, self._group, self._own)
             last["reason"] = self._work(self._config, hooks)
         except BaseException as error:
             self._error = error
         self._reports.put(last)
 
     def next_report(self) -> dict[str, Any]:
-        """Let the run go on to its next evaluation, and return what was measured; at its end {"reason": ...}.
+        """Let the run go on to its next evaluation, and return its measures; at its end {"reason": ...}.
 
-        A report without any measure says where it stands (updates). Raises the run's error.
+        A report without any measure has the updates alone. Raises the run's error.
         """
         if self.ident is None:
             self.start()
-        elif self._pauses:
+        elif self._paused:
             self._go_on.release()
         try:
-            report = self._reports.get(timeout=self._beat)
+            report = self._reports.get(timeout=self._pauses.beat)
         except queue.Empty:
-            self._pauses = False
+            self._paused = False
             return {"updates": self._status.updates}
-        self._pauses = self._waits
+        self._paused = self._pauses.waits
         if self._error:
             raise self._error
         return report
 
     def end(self) -> None:
-        """Stop the run after the update in progress, and wait until it has written what there is."""
+        """Stop the run after the update in progress, and wait until it has written its record."""
         self._stop_asked.set()
         self._go_on.release()
         if self.is_alive():
             self.join()
 
-    def _keep(self, status: Status) -> None:
+    def _note(self, status: Status) -> None:
         self._status = status
 
     def _evaluated(self, status: Status, metrics: Metrics) -> None:
-        if self._stop_asked.is_set() or status.updates <= self._after:
+        if self._stop_asked.is_set() or status.updates <= self._pauses.after:
             return
         self._reports.put(measured(status, metrics))
-        if self._waits:
+        if self._pauses.waits:
             self._go_on.acquire()
 
 
-def trainable_class(
-    work: Work,
-    *,
-    gpus: float,
-    waits: bool,
-    beat: float | None = None,
-    runs: Runs | None = None,
-    keeps: bool = False,
-) -> type[Any]:
-    """Return a `tune.Trainable` whose trials are `work`; gpus: the share of a GPU that each is given.
+@dataclass(frozen=True)
+class TrialSettings:
+    """The settings that a Tuner's trials share. work: runs one; gpus: the share of a GPU that each is given.
 
-    It reports at every evaluation after the first update, and "reason" at the end; waits, beat: see `PausingRun`. What
-    is reused for a trial after another stops that other first, so that every run writes its summary. runs: of which
-    Tune's checkpoints are copies; None: of none, where the caller resumes runs itself. keeps: ask Tune for a checkpoint
-    at every report.
+    pauses: without `after`. runs: of which Tune's checkpoints are copies; None where the caller resumes runs itself.
+    keeps: ask Tune for a checkpoint at every report.
     """
-    tune = require_tune()
-    workplace = os.getcwd()
 
-    class RunTrainable(tune.Trainable):  # type: ignore[name-defined]
-        def setup(self, config: dict[str, Any]) -> None:
-            import ray
+    work: Work
+    gpus: float
+    pauses: Pauses
+    runs: Runs | None = None
+    keeps: bool = False
 
-            claim_device(gpus)
-            self._group = ray.util.get_current_placement_group()
-            if os.path.isdir(workplace):
-                os.chdir(workplace)
-            self._begin(config)
 
-        def _begin(self, config: dict[str, Any]) -> None:
-            self._own = runs(config, self.trial_id, Path(self.logdir)) if runs else None
-            self._config = config
-            self._stand({})
+def trainable_class(settings: TrialSettings) -> type[Any]:
+    """Return a `tune.Trainable` for trials with these settings."""
+    shared = {"settings": settings, "workplace": os.getcwd()}
+    return type("RunTrainable", (_RunTrainable, require_tune().Trainable), shared)
 
-        def _stand(self, last: dict[str, Any]) -> None:
-            """Be ready to run; last: what was reported before."""
-            self._last = last
-            self._run = PausingRun(
-                *(work, self._config),
-                waits=waits,
-                beat=beat,
-                after=last.get("updates", 0),
-                group=self._group,
-                own=self._own,
-            )
 
-        def step(self) -> dict[str, Any]:
-            final = self._own.final_report() if self._own and self._run.ident is None else None
-            report = self._run.next_report() if final is None else {**final, "reason": ""}
-            named = {"run_folder": str(self._own.path)} if self._own else {}
-            if "reason" in report:
-                return {**self._last, **report, **named, "done": True}
-            self._last = report if len(report) > 1 else self._last
-            return {**report, **named, **({"should_checkpoint": True} if keeps else {})}
+class _RunTrainable:
+    """The methods of a `tune.Trainable`: it reports at every evaluation after the first update, "reason" at the end.
 
-        def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:
-            if self._own is None:
-                return {}
-            self._own.save(Path(checkpoint_dir), self._last, stands=waits or not self._run.is_alive())
-            return None
+    A process that is reused for another trial stops the trial before first, so that every run writes its summary.
+    """
 
-        def load_checkpoint(self, checkpoint: Any) -> None:
-            if self._own:
-                self._stand(self._own.load(Path(checkpoint)))
+    settings: TrialSettings
+    workplace: str
+    trial_id: str
+    logdir: str
+    _run: PausingRun
+    _last: dict[str, Any]
 
-        def reset_config(self, new_config: dict[str, Any]) -> bool:
-            self._run.end()
-            self._begin(new_config)
-            return True
+    def setup(self, config: dict[str, Any]) -> None:
+        """Start in a new process."""
+        import ray
 
-        def cleanup(self) -> None:
-            self._run.end()
+        claim_device(self.settings.gpus)
+        self._group = ray.util.get_current_placement_group()
+        if os.path.isdir(self.workplace):
+            os.chdir(self.workplace)
+        self._begin(config)
 
-    return RunTrainable
+    def step(self) -> dict[str, Any]:
+        """Run to the next report and return it."""
+        final = self._own.final_report() if self._own and self._run.ident is None else None
+        report = self._run.next_report() if final is None else {**final, "reason": ""}
+        named = {"run_folder": str(self._own.path)} if self._own else {}
+        if "reason" in report:
+            return {**self._last, **report, **named, "done": True}
+        self._last = report if len(report) > 1 else self._last
+        return {**report, **named, **({"should_checkpoint": True} if self.settings.keeps else {})}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:
+        """Copy the run's folder."""
+        if self._own is None:
+            return {}
+        still = self.settings.pauses.waits or not self._run.is_alive()
+        self._own.save(Path(checkpoint_dir), self._last, stands=still)
+        return None
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Take a copy of a run's folder as this trial's run."""
+        if self._own:
+            self._ready(self._own.load(Path(checkpoint)))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another trial in this process."""
+        self._run.end()
+        self._begin(new_config)
+        return True
+
+    def cleanup(self) -> None:
+        """Stop the run."""
+        self._run.end()
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        runs = self.settings.runs
+        self._own = runs(config, self.trial_id, Path(self.logdir)) if runs else None
+        self._config = config
+        self._ready({})
+
+    def _ready(self, last: dict[str, Any]) -> None:
+        """Be ready to run; last: the last report before."""
+        self._last = last
+        pauses = replace(self.settings.pauses, after=last.get("updates", 0))
+        self._run = PausingRun(self.settings.work, self._config, pauses, self._group, self._own)

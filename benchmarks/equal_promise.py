@@ -335,12 +335,12 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _picture(store: Store) -> bytes:
-    from raydpzv.report import style
+    from raydpzv.report import plots
 
-    figure, axes = style.canvas(9.0, 4.6, columns=2, share=True)
+    figure, axes = plots.canvas(9.0, 4.6, columns=2, share=True)
     handles: list[Any] = []
     for ax, relation in zip(axes[0], RELATIONS, strict=True):
-        style.title(ax, "replace one record" if relation == "replace" else "add or remove one record")
+        plots.head(ax, "replace one record" if relation == "replace" else "add or remove one record")
         ax.set_xscale("log")
         ax.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
         ax.minorticks_off()
@@ -356,7 +356,7 @@ def _picture(store: Store) -> bytes:
                 for e in EPSILONS
             ]
             (drawn,) = ax.plot(
-                EPSILONS, [statistics.median(v) for v in values], label=line.label, **style.line(entrant)
+                EPSILONS, [statistics.median(v) for v in values], label=line.label, **plots.line(entrant)
             )
             ax.fill_between(
                 EPSILONS,
@@ -368,8 +368,8 @@ def _picture(store: Store) -> bytes:
             if relation == RELATIONS[0]:
                 handles.append(drawn)
     axes[0, 0].set_ylabel("test accuracy")
-    style.legend(figure, handles, columns=2)
-    return style.png(figure)
+    plots.legend(figure, handles, columns=2)
+    return plots.png(figure)
 
 
 if __name__ == "__main__":

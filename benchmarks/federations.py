@@ -85,7 +85,7 @@ def federation_with(
         evaluate=EvaluateSection(every=_NEVER),
     )
     split = Split(_images(case.rows, "train"), _images(case.batch, "test"))
-    parts = split_rows(split.train.y, case.clients, "iid", key=_KEY / "parts")
+    parts = split_rows(split.train.y, HorizontalSplitSection(how="iid", clients=case.clients), _KEY / "parts")
     return PreparedHorizontal(spec, split, parts, timing(spec, case.clients))
 
 

@@ -19,16 +19,14 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from raydpzv.compare import text_tables
-from raydpzv.compare.curves import final_accuracy, lines
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import is_comparison, left
 from raydpzv.compare.plan import Comparison
-from raydpzv.compare.privacy_table import privacy_line
-from raydpzv.compare.results import Compared
-from raydpzv.compare.summary_table import brief_rows, failures_line, target_line
-from raydpzv.compare.table import equal_bytes, equal_seconds, table
 from raydpzv.files import write_atomically
+from raydpzv.report.comparison_lines import final_accuracy, lines, named
+from raydpzv.report.comparison_privacy import privacy_line
+from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
+from raydpzv.report.comparison_text import failures_line, heads_line, summary_grid, target_line
 from scenarios.compare import ComparisonOptions, made
 from scenarios.run_output import Output
 
@@ -372,10 +370,10 @@ def _section(
 ) -> str:
     folded = table(compared.runs, compared.curves, comparison.targets)
     sent, passed = equal_bytes(compared.curves, compared.runs), equal_seconds(compared.curves, compared.runs)
-    grid = brief_rows(folded, sent, passed)
+    grid = summary_grid(folded, sent, passed)
     said = [
         *(target_line(folded, target) for target in comparison.targets),
-        *([text_tables.heads_line(comparison.heads)] if comparison.heads else []),
+        *([heads_line(comparison.heads)] if comparison.heads else []),
         privacy_line(compared.claims, compared.runs),
         failures_line(compared.runs),
         _areas(folded),
@@ -417,7 +415,7 @@ def _areas(folded: pa.Table) -> str:
     ):  # a run that broke off counts as 0, on any number of classes
         return ""
     said = (
-        f"{text_tables.named(row['label'], row['epsilon'])} {row['roc_auc_median']:.3f} "
+        f"{named(row['label'], row['epsilon'])} {row['roc_auc_median']:.3f} "
         f"({row['roc_auc_min']:.3f} to {row['roc_auc_max']:.3f})"
         for row in found
     )
@@ -430,7 +428,7 @@ def _below_frozen(compared: Compared) -> str:
     for line in lines(compared.runs, compared.curves):
         below = sum(final_accuracy(run) <= run["control_accuracy"] for run in line.runs)
         if not line.control and 2 * below >= len(line.runs) > 0:
-            found.append(f"{text_tables.named(line.label, line.epsilon)} ({below} of {len(line.runs)})")
+            found.append(f"{named(line.label, line.epsilon)} ({below} of {len(line.runs)})")
     return f"Not above frozen clients with the same seed: {'; '.join(found)}" if found else ""
 
 

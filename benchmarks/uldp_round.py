@@ -26,7 +26,7 @@ from common import environment, median, options, show, spread, verdict, write
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from raydpzv.data.users import Known, UserLaw, UserParts, share_users
+from raydpzv.data.users import Known, UserParts, share_users
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.dense import dense_whole
 from raydpzv.engine.row_readers import KeptRows
@@ -37,6 +37,7 @@ from raydpzv.methods.horizontal.uldp_avg import TrainingSilos, UldpAvgConfig
 from raydpzv.methods.roles import Order
 from raydpzv.models.whole import whole
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
+from raydpzv.settings.sections_horizontal import UsersSection
 from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.weights import Weights
 
@@ -67,7 +68,9 @@ class Problem:
         generator = (_KEY / "records").generator()
         self.x = torch.from_numpy(generator.standard_normal((case.rows, FEATURES), dtype=np.float32))
         self.y = torch.from_numpy(generator.integers(0, CLASSES, case.rows))
-        self.parts: UserParts = share_users(Known(self.y.numpy()), SILOS, UserLaw(case.users), _KEY)
+        self.parts: UserParts = share_users(
+            Known(self.y.numpy()), SILOS, UsersSection(count=case.users), _KEY
+        )
         network = dense_whole("mlp", (FEATURES,), (HIDDEN,), CLASSES)
         assert network is not None
         self.objective = CompiledObjective(network, KeptRows(self.x, self.y))

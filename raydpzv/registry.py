@@ -185,7 +185,7 @@ HORIZONTAL_SPLITS = Registry(
         "users": "raydpzv.data.users:share_users",
     },
 )
-"""`raydpzv.data.horizontal.RowSplit` to each row's owner; of users, `raydpzv.data.users.UserLaw` to all parts."""
+"""The [split] section to each row's owner; of users, the [users] section to all parts."""
 
 USER_LAWS = Registry(
     "law of users",
@@ -265,9 +265,9 @@ LOGS = Registry(
     "log",
     "--log",
     {
-        "csv": "raydpzv.exporters.csv_log:CsvLog",
-        "tensorboard": "raydpzv.exporters.tensorboard_log:TensorBoardLog",
-        "json": "raydpzv.exporters.json_log:JsonLog",
+        "csv": "raydpzv.records.exporters:CsvLog",
+        "tensorboard": "raydpzv.records.exporters:TensorBoardLog",
+        "json": "raydpzv.records.exporters:JsonLog",
     },
 )
 """Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder."""

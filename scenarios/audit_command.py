@@ -9,23 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from raydpzv.audit import findings
 from raydpzv.audit.audit_page import label_accuracy_over_epsilon, noise_histogram, write_audit
 from raydpzv.audit.canaries import LABEL, Canary, chosen
-from raydpzv.audit.canary_runs import audit_runs
 from raydpzv.audit.findings import FALSIFIED, Finding
 from raydpzv.audit.label_inference import infer_labels
 from raydpzv.audit.ledger_audit import audit_ledger
-from raydpzv.audit.one_run import audit_guesses
 from raydpzv.audit.recorded import RecordedRun, recorded_run
+from raydpzv.audit.rerun import audit_guesses, audit_runs
 from raydpzv.errors import SpecError, suggest
 from raydpzv.files import as_json as json_text
-from raydpzv.report.figure import ReportFigure
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.plots import ReportFigure
+from raydpzv.report.table import text_grid
 from scenarios import screen
 from scenarios.progress import INTERVAL, repeated
 from scenarios.run_output import tables_console
@@ -117,12 +115,7 @@ def _numbers(text: str) -> list[float]:
 def _show(finding: Finding, page: Path | None) -> None:
     console = tables_console()
     console.print(Text(finding.line, style="bold red" if finding.verdict == FALSIFIED else "bold"))
-    table = HeadTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for head in finding.heads:
-        table.add_column(head, justify="right")
-    for row in finding.rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    console.print(text_grid(finding.heads, finding.rows).console())
     for note in finding.notes:
         console.print(Text(note))
     if page:

@@ -569,7 +569,7 @@ def submit(
         with leaving_at_once():
             from scenarios.submit_command import Submission, Where, rejoin
             from scenarios.submit_command import submit as send
-        where = Where(address, there, out, fetch=not no_fetch)
+        where = Where(address, there, out, storage, fetch=not no_fetch)
         if (scenario is None) == (job is None):
             raise SpecError(
                 "submit: wanted a SCENARIO to run, or --job ID of one submitted before; give one of them"
@@ -582,7 +582,7 @@ def submit(
             assert job is not None
             rejoin(job, where, stop=stop)
             return
-        request = Submission(scenario, _changes(set_, seed), project, log, passed_on, storage)
+        request = Submission(scenario, _changes(set_, seed), project, log, passed_on)
         send(request, where, wait=not no_wait)
 
 

@@ -15,12 +15,13 @@ from raydpzv.compare.compare_methods import write
 from raydpzv.compare.file import ComparisonFile, asked, resolved
 from raydpzv.compare.folder import begun, is_comparison, left
 from raydpzv.compare.plan import MOST_SEEDS, Comparison
-from raydpzv.compare.results import FAILED, OK, Compared, collect
+from raydpzv.compare.results import FAILED, OK, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import RunError, SpecError, missing, suggest
 from raydpzv.registry import RUNNERS
+from raydpzv.report.comparison_table import Compared
 from scenarios import screen
 from scenarios.comparison_progress import Watch, show_comparison
 from scenarios.exit_codes import STOPPED
@@ -87,6 +88,8 @@ def made(
     comparison: Comparison, folder: Path, how: ComparisonOptions, console: Console
 ) -> tuple[Compared, bool]:
     """Make what is left of a comparison's runs and write its tables; return them, and whether the user stopped it."""
+    if comparison.note:
+        console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
     reasons = dict[str, str]()
     ray = _on_ray(how.runner, how.address, how.jobs)
     new = not is_comparison(folder)
@@ -101,18 +104,17 @@ def made(
             Watch(comparison, todo, console, reasons, quiet=how.output.quiet) as watch,
         ):
             if ray:
+                from actors.cluster import connected
                 from actors.run_pool import side_by_side
 
-                side_by_side(
-                    todo,
-                    folder,
-                    progress=watch.progress,
-                    ended=watch.ended,
-                    stop=stop,
-                    jobs=how.jobs,
-                    address=how.address,
-                    verbose=how.verbose,
-                )
+                with connected(how.address, verbose=how.verbose):
+                    side_by_side(
+                        *(todo, folder),
+                        progress=watch.progress,
+                        ended=watch.ended,
+                        stop=stop,
+                        jobs=how.jobs,
+                    )
             else:
                 one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
         compared = collect(comparison, folder, reasons)

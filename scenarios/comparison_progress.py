@@ -14,11 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from raydpzv.compare.plan import Comparison, Planned
-from raydpzv.compare.results import Compared
 from raydpzv.compare.run_comparison import STOPPED
-from raydpzv.compare.table import table
-from raydpzv.compare.text_tables import heads_line
 from raydpzv.files import as_json as json_text
+from raydpzv.report.comparison_table import Compared, table
+from raydpzv.report.comparison_text import console_report, heads_line, summary_report
 from raydpzv.sim.interfaces import Status
 from scenarios.progress import INTERVAL, limit_of, repeated, score
 from scenarios.run_output import tables_console
@@ -118,17 +117,13 @@ def show_comparison(
     comparison: Comparison, folder: Path, compared: Compared, *, as_json: bool, explain: bool
 ) -> None:
     """Print what a comparison comes to: a screen of it or, with `explain`, all; or the lines of its table as JSON."""
-    tables = (compared.runs, compared.curves)
     if as_json:
-        lines = table(*tables, comparison.targets).to_pylist()
+        lines = table(compared.runs, compared.curves, comparison.targets).to_pylist()
         rows = {"runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
         print(json_text({"folder": str(folder), "heads": comparison.heads, "lines": lines} | rows), end="")
         return
-    from raydpzv.compare.page import console_report
-    from raydpzv.compare.summary_table import brief_report
-
-    console, report = tables_console(_WIDTH), console_report if explain else brief_report
-    console.print(report(*tables, compared.claims, comparison.targets))
+    console, report = tables_console(_WIDTH), console_report if explain else summary_report
+    console.print(report(compared, comparison.targets))
     if comparison.heads:
         console.print(Text(heads_line(comparison.heads)))
     more = "" if explain else " (costs of every target, every ε and its notes: there, or --explain)"

@@ -69,13 +69,11 @@ def show(
                 f"--storage {storage}: lies on the disk of a pod, which goes with it, where no --claim is mounted; "
                 "give one, or the URI of a storage elsewhere"
             )
-        if (
-            spec.clock.kind == "wall"
-            and spec.privacy
-            and spec.privacy.mode != "none"
-            and "retries" not in given
-        ):
-            options = replace(options, retries=0)  # such a run does not go on from a storage alone
+        fresh = spec.privacy and spec.privacy.mode != "none" and spec.privacy.noise == "system"
+        if fresh and "retries" not in given:
+            options = replace(
+                options, retries=0
+            )  # a lost run with fresh noise does not resume from a storage
     options.check()
     path = Path(scenario)
     own = path.read_text() if path.suffix == ".toml" or path.exists() else None

@@ -20,8 +20,8 @@ from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalSce
 from raydpzv.config.timing import planned_seconds
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
-from raydpzv.report.client_table import rates_asked
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.run_tables import rates_asked
+from raydpzv.report.table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
 

@@ -18,7 +18,7 @@ from raydpzv.experiment.reexecute import replay as replay_run
 from raydpzv.files import sha256, write_npz
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.publish import publish as write_publication
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, unended
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.storage.download import check_not_midway, midway
 from scenarios import screen
@@ -65,7 +65,7 @@ def _print_unended(run: Path, updates: int | None) -> None:
         if (status := folder.summary().get("status")) != "done":
             print(f"the run has not come to its end: it {'failed' if status == 'failed' else 'was stopped'}")
         return
-    print(f"the run has not come to its end: {midway(run) or folder.unended()}")
+    print(f"the run has not come to its end: {midway(run) or unended(run)}")
     if updates is None or not folder.ledger.exists():
         return
     with Ledger.open(folder.ledger) as ledger:

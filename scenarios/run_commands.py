@@ -21,14 +21,15 @@ from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.reexecute import drop_left_over
-from raydpzv.experiment.runner import Continued, bring_rest, continued, continued_at
+from raydpzv.experiment.runner import Continued, continued, continued_at, upload_rest
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.folder_lock import is_written
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.settings_diff import require_settings
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
-from raydpzv.storage.download import begun_at
+from raydpzv.storage.download import stored_kind
 from raydpzv.zo.kernels import told_of_compiling
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
@@ -69,14 +70,14 @@ def run(
     if or_resume and out is not None and RunFolder.begun(out):
         moved = locations(as_tree(spec))
         found = RunFolder.open(out, moved)
-        found.require_settings(resolved(spec))
+        require_settings(found, resolved(spec))
         if found.completed_by() is None:
             resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:
             if is_written(out) is False:
                 drop_left_over(found)
             if storage is not None:
-                bring_rest(storage, out, waits(quiet=output.quiet))
+                upload_rest(storage, out, waits(quiet=output.quiet))
             _conclude(found.summary(), found.rows(), spec, out, output)
         return
     folder = output_folder(out, f"{Path(scenario).stem}-seed{spec.seed}")
@@ -120,7 +121,7 @@ def resume(
     uri, run = stored_at(what, out)
     if logs and (is_search(run) or is_comparison(run)):
         raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
-    if begun_at(uri) == "search" if uri else is_search(run):
+    if stored_kind(uri) == "search" if uri else is_search(run):
         from scenarios.search_command import go_on  # and with it matplotlib, which no run needs
 
         how = compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose)

@@ -53,10 +53,10 @@ def show_run(
         print(json_text({"folder": str(folder)} | stated), end="")
         return
     from raydpzv.privacy.claim_words import withheld
-    from raydpzv.report.client_table import CLIENT_NOTE, client_table, client_table_rows
     from raydpzv.report.privacy import PrivacyBlock, verdict_line
-    from raydpzv.report.tables import summary_table
-    from raydpzv.report.verdict import headline
+    from raydpzv.report.run_summary import headline, summary_table
+    from raydpzv.report.run_tables import CLIENT_NOTE, CLIENTS, RunView, client_rows, stalest
+    from raydpzv.report.table import grid
 
     console = tables_console()
     console.print(verdict_line(headline(summary)))
@@ -64,9 +64,10 @@ def show_run(
         console.print(Text(f"warning: {warning}", style="yellow"))
     console.print()
     console.print(summary_table(summary, spec.clock.kind))
-    if rows := client_table_rows(summary, tables, as_tree(spec)):
+    if rows := client_rows(RunView("", summary, tables), as_tree(spec)):
+        shown, others = stalest(rows)
         console.print()
-        console.print(client_table(rows))
+        console.print(grid(CLIENTS, shown).console(caption=others))
     if output.explain and rows:
         console.print(Text(CLIENT_NOTE, "dim"))
     if summary["epsilon"]:

@@ -25,12 +25,11 @@ from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import RunError, SpecError, suggest
-from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.prepare import planned_privacy, prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
-from raydpzv.report.style import png
+from raydpzv.report.plots import png
 from raydpzv.search import promotion
-from raydpzv.search.failed_trials import charge_lost_trials, trials_noise
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
@@ -50,7 +49,7 @@ from raydpzv.search.trial_plot import search_figure
 from raydpzv.search.trial_results import FAILED, SearchResults, best_file, search_results
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import download
-from raydpzv.storage.download import begun_at, link, link_of
+from raydpzv.storage.download import link, link_of, stored_kind
 from raydpzv.storage.lease import Waits
 from raydpzv.storage.uploader import FolderUploader
 from scenarios import screen
@@ -167,17 +166,17 @@ def _stored(
         else:
             yield out, None
             return
-    if begun_at(storage):
+    if stored_kind(storage):
         with _continued(storage, out or copy_folder(storage), waiting) as (folder, mirror):
             yield folder, mirror
         return
-    with download.begun(storage, "search", waits=waiting) as mirror:
+    with download.created(storage, "search", waits=waiting) as mirror:
         yield out, mirror
 
 
 @contextmanager
 def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, FolderUploader]]:
-    with download.continued(uri, folder, charge=charge_lost_trials, waits=waiting) as (mirror, _):
+    with download.resumed(uri, folder, waits=waiting) as mirror:
         yield folder, mirror
 
 
@@ -249,7 +248,7 @@ def carry_out(
             plan = grown
             keep_plan(folder, plan)
             if storage:
-                storage.announce(trials_noise(plan))
+                storage.declare(fresh_noise=_draws_fresh_noise(plan))
             watch.grew(plan)
         _write(plan, results, folder, command, whole=not stopped)
     show_search(plan, results, folder, stopped=stopped, as_json=how.output.as_json)
@@ -265,8 +264,14 @@ def _brought(
         yield
         return
     link(folder, storage)
-    with storage.of(folder, trials_noise(plan), failed=stop.set):
+    with storage.uploads(folder, fresh_noise=_draws_fresh_noise(plan), failed=stop.set):
         yield
+
+
+def _draws_fresh_noise(plan: SearchPlan) -> bool:
+    """Tell whether a trial chosen so far draws noise of the system, which a second run would draw anew."""
+    settings = (planned_privacy(trial.spec) for trial in plan.started())
+    return any(setting is not None and setting.noise == "system" for setting in settings)
 
 
 def _points(
@@ -318,7 +323,7 @@ def _legs_made(
 
     It ends early where a trial has broken off: its leg is to be made first.
     """
-    turning = storage.still if storage else nullcontext
+    turning = storage.paused if storage else nullcontext
     with turning():
         apply_turns(folder, plan)
     for until in legs(plan):
@@ -362,7 +367,7 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
     if how.runner == "local" or (not todo and plan.complete):
         yield _in_this_process
         return
-    from actors.tune_search import cluster_needs, promote_on_tune, search_on_tune, tune_cluster
+    from actors.tune_search import TuneSearch, cluster_needs, tune_cluster
 
     def on_tune(
         plan: SearchPlan,
@@ -372,11 +377,11 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
         stop: threading.Event,
         until: int | None,
     ) -> None:
+        search = TuneSearch(plan, folder, watch, stop, how.jobs)
         if isinstance(todo, Promotion):
-            promote_on_tune(plan, todo, folder, watch, stop=stop, jobs=how.jobs)
+            search.promote(todo)
         elif todo:
-            needs = cluster_needs(todo, actors=plan.actors)
-            search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs, until=until)
+            search.run(todo, cluster_needs(todo, actors=plan.actors), until)
 
     with tune_cluster(how.address, verbose=how.verbose):
         cluster_needs(todo, actors=plan.actors)  # what does not fit is said before anything is written

@@ -18,7 +18,7 @@ from rich.text import Text
 from raydpzv.files import as_json as json_text
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import text
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.table import HeadTable
 from raydpzv.search import promotion
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.composition import sentences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,7 +14,7 @@ from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.prepare import prepare
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.settings_diff import other_setting
-from raydpzv.storage.download import fetch, link_of, stored_scenario
+from raydpzv.storage.download import fetch, link_of, stored_kind
 from raydpzv.storage.filesystem import is_uri
 from raydpzv.storage.lease import Waits
 from scenarios.screen import complain, console
@@ -55,20 +56,25 @@ def fetched(uri: str, folder: Path) -> None:
 
 
 def found_or_fetched(uri: str, folder: Path, spec: AnyScenario) -> Path:
-    """Return a storage's folder on this machine, brought there if it is not; nothing is brought of an empty storage.
+    """Return a storage's folder on this machine. Download it if it is missing; of an empty storage nothing is.
 
     Raises InputError for a folder with another run, and for a storage with one that has other settings than these.
     """
     found = link_of(folder)
     if RunFolder.begun(folder) and (found is None or found.uri != uri.rstrip("/")):
         raise InputError(f"{folder}: holds a run that is no copy of {uri}; choose another --out")
-    stored = stored_scenario(uri, locations(as_tree(spec)))
-    if stored and (other := other_setting(stored, resolved(spec))):
-        raise InputError(
-            f"{uri}: holds a run with other settings: {other}; choose another --storage, or ask for the same settings"
-        )
-    if found is None and stored:
+    kind = stored_kind(uri)
+    if kind == "search":
+        raise InputError(f"{uri}: holds a search; choose another --storage")
+    if found is None and kind:
         fetch(uri, folder)
+        stored = RunFolder.open(folder, locations(as_tree(spec))).spec()
+        if other := other_setting(stored, resolved(spec)):
+            shutil.rmtree(folder)  # it was downloaded just now
+            raise InputError(
+                f"{uri}: holds a run with other settings: {other}; choose another --storage, or ask for the same "
+                "settings"
+            )
     return folder
 
 

@@ -1,4 +1,4 @@
-"""`raydpzv submit`: a run as a job of a cluster, its log as it comes, its run folder brought back."""
+"""`raydpzv submit`: run a scenario as a job of a cluster, show its log, and download its run folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import secrets
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,169 +17,162 @@ import raydpzv
 from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError, missing
+from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
+from raydpzv.storage.download import check_free, stored_kind
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.exit_codes import STOPPED
 from scenarios.options import chosen_logs, output_folder
+from scenarios.storage_options import fetched
 
 if TYPE_CHECKING:
-    from actors.job_server import JobEnd, JobServer
-    from actors.project_package import Project
+    from actors.job_server import JobServer
 
-_FOLDER, _NAME = "raydpzv_folder", "raydpzv_name"
-"""What a job's metadata say: where its run folder is on the cluster, and what a folder here is called after."""
+_STORAGE, _NAME = "raydpzv_storage", "raydpzv_name"
+"""Keys of a job's metadata: the URI of its storage ("": none), and a name for the folder that is downloaded."""
 _HOME = "~/"
-_MIB = 2**20
 _REFUSED = 2
-"""Status of a job that was refused: what is at its place is another run's."""
+"""Exit status of a job that was refused: the storage holds another run."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """The cluster's address; the folder of the run there, and here; whether it is brought here at all."""
+    """The cluster's address; the run folder on the cluster and here; whether it is downloaded.
+
+    storage: URI to which the job uploads its run folder, and from which it is downloaded.
+    """
 
     address: str | None
     there: str | None
     out: Path | None
+    storage: str | None = None
     fetch: bool = True
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What is to run: a scenario and its changes, the project around it, and options that go to the run as they are.
-
-    storage: URI that the run's folder is brought to as it grows.
-    """
+    """A scenario and its changes, the project's folder, and options that the run gets unchanged."""
 
     scenario: str
     changes: Sequence[str]
     project: Path
     log: str | None
     flags: Sequence[str]
-    storage: str | None = None
 
 
 def submit(request: Submission, where: Where, *, wait: bool) -> None:
-    """Submit a run; follow it to its end and bring its folder here, unless nobody waits."""
+    """Submit a run; unless `wait` is False, follow it to its end and download its folder."""
     chosen_logs(request.log)
-    if request.storage is not None:
-        check_uri(request.storage)
+    _check(where)
     spec = raydpzv.load(request.scenario, request.changes)
-    if where.there is not None:
-        _check_lasting(where.there)
+    project = request.project.resolve()
+    if not project.is_dir():
+        raise InputError(
+            f"--project: wanted a folder, got {request.project}; give the one that holds the scenario"
+        )
     job = f"raydpzv_{secrets.token_hex(8)}"
     there = where.there or f"{_HOME}raydpzv/{job}"
     name = f"{Path(request.scenario).stem}-seed{spec.seed}"
-    place = _place(where, name)
+    folder = _folder_here(where, where.storage, name)
+    scenario = _packed_scenario(request.scenario, project)
+    changes = [*request.changes, *_packed_data(spec, project)]
     server = _server(where.address)
-    from actors.project_package import pack, project
-
-    what = project(request.project)
-    scenario = _scenario_there(request.scenario, what)
-    entrypoint = _entrypoint(request, scenario, [*request.changes, *_data_there(spec, what)], there)
-    if what.withheld:
-        screen.complain(f"note: {what.withheld}")
     for difference in server.differences():
-        screen.complain(f"note: {difference}; the run is made with the cluster's")
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch) / "project.zip"
-        pack(what, archive, server.upload_limit)
-        size = archive.stat().st_size
-        server.submit(job, entrypoint, archive, {_FOLDER: there, _NAME: name})
-    screen.complain(
-        f"job {job} at {server.address}: {len(what.files)} files, {size / _MIB:.1f} MiB; its run folder there: {there}"
-    )
+        screen.complain(f"note: {difference}; the run uses the cluster's version")
+    entrypoint = _entrypoint(request, scenario, changes, where.storage, there)
+    server.submit(job, entrypoint, project, {_STORAGE: where.storage or "", _NAME: name})
+    screen.complain(f"job {job} at {server.address}; its run folder on the cluster: {there}")
     if not wait:
-        _say_how_to_come_back(job, server, where)
+        _say_how_to_return(job, server, where)
         return
-    _follow(server, job, there, place, where)
+    _follow(server, job, where.storage, folder, where)
 
 
 def rejoin(job: str, where: Where, *, stop: bool) -> None:
-    """Follow a job that was submitted before, or stop it; bring its folder here once it has ended."""
+    """Follow a job that was submitted before, or stop it; download its folder once it has ended."""
     server = _server(where.address)
     metadata = server.metadata(job)
-    if _FOLDER not in metadata:
+    if _STORAGE not in metadata:
         raise InputError(
             f"--job {job}: was not submitted by raydpzv submit; follow it with `ray job logs {job}`"
         )
-    place = _place(where, metadata.get(_NAME, job))
+    storage = metadata[_STORAGE] or None
+    folder = _folder_here(where, storage, metadata[_NAME])
     if stop:
         server.stop(job)
-    _follow(server, job, metadata[_FOLDER], place, where)
+    _follow(server, job, storage, folder, where)
+
+
+def _check(where: Where) -> None:
+    """Raise SpecError if no folder would outlive the job, InputError for a storage that cannot be opened."""
+    if where.storage is not None:
+        check_uri(where.storage)
+    elif where.fetch and where.there is None:
+        raise SpecError(
+            "submit: wanted --storage URI, through which the run folder comes back, or --there FOLDER, where it stays "
+            "on the cluster; give one"
+        )
+    if where.there is not None and not (
+        PurePosixPath(where.there).is_absolute() or where.there.startswith(_HOME)
+    ):
+        raise SpecError(
+            f"--there: wanted an absolute path, or one that begins with ~/, got {where.there}: it would be in the copy "
+            "of the project that Ray deletes after the job"
+        )
 
 
 def _server(address: str | None) -> JobServer:
     from actors.job_server import JobServer
 
-    try:
-        import pathspec  # noqa: F401  what packs the project needs it
-    except ImportError:
-        raise missing("pathspec", "ray") from None
     return JobServer(address)
 
 
-def _place(where: Where, name: str) -> Path | None:
-    """Return where the run folder goes here; None: it stays where it is."""
-    if not where.fetch:
-        if where.out is not None:
-            raise SpecError(
-                "--out: is where the run folder is brought to, and --no-fetch brings none; leave one out"
-            )
-        return None
-    from actors.remote_folder import check_place
+def _folder_here(where: Where, storage: str | None, name: str) -> Path | None:
+    """Return the folder to download to; None: nothing is downloaded."""
+    if where.fetch and storage is not None:
+        folder = output_folder(where.out, name)
+        check_free(folder)
+        return folder
+    if where.out is not None and not where.fetch:
+        raise SpecError("--out: is the folder to download to, and --no-fetch downloads none; leave one out")
+    if where.out is not None:
+        raise SpecError(
+            "--out: the run folder comes back through a storage; submit with --storage URI, or leave --out out"
+        )
+    return None
 
-    place = output_folder(where.out, name)
-    check_place(place)
-    return place
 
-
-def _follow(server: JobServer, job: str, there: str, place: Path | None, where: Where) -> None:
-    """Show a job's log, bring its folder, and leave with its status."""
+def _follow(server: JobServer, job: str, storage: str | None, folder: Path | None, where: Where) -> None:
+    """Show a job's log, download its folder, and exit with its status."""
     try:
         end = server.follow(job, _print)
-        if place is not None and end.status != _REFUSED:
-            _bring(server, there, place, end)
+        if storage is not None and folder is not None and end.status != _REFUSED:
+            _download(storage, folder, succeeded=end.status == 0)
     except KeyboardInterrupt:
-        screen.complain("interrupted; the job is not")
-        _say_how_to_come_back(job, server, where)
+        screen.complain("interrupted; the job continues")
+        _say_how_to_return(job, server, where)
         raise typer.Exit(STOPPED) from None
     except RaydpzvError:
-        _say_how_to_come_back(job, server, where)
+        _say_how_to_return(job, server, where)
         raise
     if end.status:
         screen.complain(f"the job {job} ended with {end.status}: {end.message}")
+        if end.status == _REFUSED:
+            screen.complain(
+                "note: a job lacks the files that .gitignore, .rayignore or a secret's name exclude"
+            )
         raise typer.Exit(end.status)
 
 
-def _bring(server: JobServer, there: str, place: Path, end: JobEnd) -> None:
-    """Bring the run folder, which a run that failed early has not."""
-    from actors.project_package import pack, program
-    from actors.remote_folder import receive
-
-    def told(done: int, whole: int) -> None:
-        screen.complain(f"run folder: {done / _MIB:.1f} of {whole / _MIB:.1f} MiB")
-
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch) / "program.zip"
-        pack(program(), archive, server.upload_limit)
-
-        def ask(begin: int, most: int, public: str) -> str:
-            job = f"raydpzv_fetch_{secrets.token_hex(8)}"
-            entrypoint = f"python -m actors.remote_folder_parts {_shell_path(there)} {begin} {most} {public}"
-            server.submit(job, entrypoint, archive, {})
-            printed = server.output(job)
-            server.forget(job)
-            return printed
-
-        found = receive(ask, place, told)
-    if found:
-        screen.complain(f"run folder: {place} (brought from {there})")
-    elif end.status == 0:
+def _download(storage: str, folder: Path, *, succeeded: bool) -> None:
+    """Download the run folder from its storage, which is empty if a run failed early."""
+    if stored_kind(storage):
+        fetched(storage, folder)
+        screen.complain(f"run folder: {folder} (downloaded from {storage})")
+    elif succeeded:
         raise RunError(
-            f"wanted the run folder {there} on the machine of the cluster's head, got none: where jobs run on other "
-            "machines too, give --there a folder that all of them see"
+            f"wanted the run folder in {storage}, found nothing there from this machine; use a storage that this "
+            "machine and the cluster share"
         )
 
 
@@ -189,73 +181,74 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _say_how_to_come_back(job: str, server: JobServer, where: Where) -> None:
+def _say_how_to_return(job: str, server: JobServer, where: Where) -> None:
     line = f"raydpzv submit --job {job} --address {shlex.quote(server.address)}"
     line += f" --out {shlex.quote(str(where.out))}" if where.out is not None else ""
     line += "" if where.fetch else " --no-fetch"
-    screen.complain(f"come back to it, or bring its folder: {line}")
+    screen.complain(f"follow it again, and download its folder: {line}")
     screen.complain(f"stop it: {line} --stop")
 
 
-def _check_lasting(there: str) -> None:
-    if not (PurePosixPath(there).is_absolute() or there.startswith(_HOME)):
-        raise SpecError(
-            f"--there: wanted an absolute path, or one that begins with ~/, got {there}: it would be in the copy of "
-            "the project that Ray deletes after the job"
-        )
-
-
 def _shell_path(there: str) -> str:
-    """Return a path for the cluster's shell: there, ~/ is the folder of whoever runs the cluster."""
+    """Return a path for the cluster's shell: ~/ is the home folder of the cluster's user."""
     return (
         f'"$HOME"/{shlex.quote(there.removeprefix(_HOME))}' if there.startswith(_HOME) else shlex.quote(there)
     )
 
 
-def _entrypoint(request: Submission, scenario: str, changes: Sequence[str], there: str) -> str:
+def _entrypoint(
+    request: Submission, scenario: str, changes: Sequence[str], storage: str | None, there: str
+) -> str:
     words = ["python", "-m", "raydpzv", "run", scenario, "--runner", "ray", "--or-resume", *request.flags]
     words += [word for change in changes for word in ("--set", change)]
     words += ["--log", request.log] if request.log is not None else []
-    words += ["--storage", request.storage] if request.storage is not None else []
+    words += ["--storage", storage] if storage is not None else []
     return f"{shlex.join(words)} --out {_shell_path(there)}"
 
 
-def _scenario_there(scenario: str, what: Project) -> str:
-    """Return how the job names its scenario. Raises InputError for a file that is not packed."""
+def _packed_name(path: Path, project: Path) -> str | None:
+    """Return the name of a file in the package; None if it lies outside the project.
+
+    A link is packed under its own name, wherever it leads.
+    """
+    absolute = path.absolute()
+    found = absolute.parent.resolve() / absolute.name
+    return found.relative_to(project).as_posix() if found.is_relative_to(project) else None
+
+
+def _packed_scenario(scenario: str, project: Path) -> str:
+    """Return the job's name for its scenario. Raises InputError for a file outside the project."""
     path = Path(scenario)
     if path.suffix != ".toml" and not path.exists():
         return scenario
-    if not what.holds(path):
+    name = _packed_name(path, project)
+    if name is None:
         raise InputError(
-            f"{scenario}: lies outside the folder that is packed, {what.folder}; give the folder that holds it with "
+            f"{scenario}: lies outside the folder that is packed, {project}; give the folder that holds it with "
             "--project"
         )
-    if not what.has(path):
-        raise InputError(f"{scenario}: is left out by {what.ignored_by}; take it out of there")
-    return what.name(path)
+    return name
 
 
-def _data_there(spec: AnyScenario, what: Project) -> list[str]:
-    """Return where the data lie for the job, as changes of settings: packed ones by their names in the package.
+def _packed_data(spec: AnyScenario, project: Path) -> list[str]:
+    """Return the job's paths of the data, as changes of settings.
 
-    Raises InputError for data in the project's folder that are not packed, or not there; says which lie outside it.
+    Raises InputError for data of the project that do not exist; says which data lie outside it.
     """
     found = []
-    for given in locations(as_tree(spec)):
-        setting, _, quoted = given.partition("=")
+    for location in locations(as_tree(spec)):
+        setting, _, quoted = location.partition("=")
         path = Path(json.loads(quoted))
-        if not what.holds(path):
+        name = _packed_name(path, project)
+        if name is None:
             screen.complain(
-                f"note: {setting} is {path}, outside the packed folder {what.folder}: the cluster's machines need it "
-                "there"
+                f"note: {setting} is {path}, outside the packed folder {project}: the cluster's machines need it there"
             )
-            found.append(given)
+            found.append(location)
             continue
         if not path.exists():
             raise InputError(
                 f"{setting}: wanted data to pack, {path} is not there; --set {setting}=PATH gives another"
             )
-        if not what.has(path):
-            raise InputError(f"{setting}: {path} is left out by {what.ignored_by}; take it out of there")
-        found.append(f"{setting}={json.dumps(what.name(path), ensure_ascii=False)}")
+        found.append(f"{setting}={json.dumps(name, ensure_ascii=False)}")
     return found

@@ -14,7 +14,7 @@ from raydpzv.config import catalog
 from raydpzv.errors import InputError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.report import text
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.table import HeadTable
 from scenarios import screen
 from scenarios.compare import ComparisonOptions, made
 from scenarios.exit_codes import STOPPED

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.trial_resources import TrialNeeds, whole_trials
-from actors.tune_trainable import TrialHooks, trainable_class, trial_resources
+from actors.tune_trainable import Pauses, TrialHooks, TrialSettings, trainable_class, trial_resources
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
 from raydpzv.experiment.finalize import RunOptions
@@ -57,13 +57,9 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
         )
         return ""
 
-    return trainable_class(
-        run_trial,
-        gpus=_needs(spec).process.gpus,
-        waits=spec.clock.kind == "virtual",
-        runs=trial_run,
-        keeps=folder is None,
-    )
+    pauses = Pauses(waits=spec.clock.kind == "virtual")
+    gpus = _needs(spec).process.gpus
+    return trainable_class(TrialSettings(run_trial, gpus, pauses, trial_run, keeps=folder is None))
 
 
 def resources(spec: AnyScenario) -> Any:

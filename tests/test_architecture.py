@@ -26,13 +26,11 @@ MODULES_TWICE = {
     "driver": "starts a run on actors: the vertical, the horizontal and what both share",
     "server_actor": "the server's actor: the vertical and the horizontal one",
     "executor": "who carries out orders: the interface, and on actors",
+    "clients": "client by client: a report's table, and connections of clients",
+    "frames": "bytes of a message: its body on the wire, and what surrounds it on a connection",
     "files": "small helpers for the room's files: the program's, the ledger's, those with data",
-    "page": "an HTML page: of runs, and of a comparison",
     "runner": "what carries a run out: found by name, and the one on Ray",
     "device": "where tensors live: directions made there, and an actor's share of it",
-    "table": "rows under named columns: data, and a comparison's results",
-    "text": "words: as data, and as a report prints figures and claims",
-    "traffic": "bytes: folded from rows, and drawn",
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.prose import prose, without_code
+from tests.helpers.shapes import heavy, heavy_files
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = tomllib.loads((ROOT / "tests" / "budgets.toml").read_text())
@@ -55,10 +56,28 @@ def test_code_tables_and_headings_are_no_prose():
     assert prose(page).sentences == ("A code word.",)
 
 
-@pytest.mark.parametrize(
-    ("what", "rooms"), [("product", ("raydpzv", "actors", "scenarios")), ("tests", ("tests",))]
-)
-def test_lines_stay_below_their_ceiling(what, rooms):
-    files = (file for room in rooms for file in (ROOT / room).rglob("*.py"))
-    lines = sum(file.read_text().count("\n") for file in files)
-    assert 0 < lines <= BUDGETS["lines"][what], f"{what} has {lines} lines"
+PRODUCT = ("raydpzv", "actors", "scenarios")
+
+
+def files_of(*rooms: str) -> list[Path]:
+    return [file for room in rooms for file in (ROOT / room).rglob("*.py")]
+
+
+@pytest.mark.parametrize(("part", "rooms"), [("product", PRODUCT), ("tests", ("tests",))])
+def test_lines_stay_below_their_ceiling(part, rooms):
+    lines = sum(file.read_text().count("\n") for file in files_of(*rooms))
+    assert 0 < lines <= BUDGETS["lines"][part], f"{part} has {lines} lines"
+
+
+@pytest.mark.parametrize("kind", ["functions", "classes", "files"])
+def test_heavy_shapes_stay_below_their_ceiling(kind):
+    found = heavy_files(files_of(*PRODUCT), ROOT)[kind]
+    assert len(found) <= BUDGETS["heavy"][kind], found
+
+
+def test_heavy_shapes_are_found():
+    source = "class A:\n    x: int\n    def f(self, a, b, c, d, e, f, *, g):\n" + "".join(
+        f"        self.y{n} = 0\n" for n in range(12)
+    )
+    assert heavy(source) == {"functions": ["f"], "classes": ["A"], "files": []}
+    assert heavy("x = 1\n" * 501)["files"] == ["this file"]

@@ -17,7 +17,7 @@ from actors.transport import work
 from actors.transport.hosts import HostConnection
 from actors.transport.peers import TaskPort
 from actors.transport.sockets import TransportAddress
-from actors.transport.work import LOOKS
+from actors.transport.work import PROBES
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
@@ -111,13 +111,13 @@ class ClientGroupActor(TaskPort):
         return self._looking().state(version)
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
-        asked = work.read_asked(frame)
-        if asked is None:
+        task = work.read_task(frame)
+        if task is None:
             return None
-        if asked.look:
-            look = {name: getattr(self, name) for name in LOOKS}[asked.look]
-            return lambda: work.looked(asked.look, look(asked.version))
-        return lambda: work.uploads(self._process(asked.orders))
+        if task.probe:
+            probe = {name: getattr(self, name) for name in PROBES}[task.probe]
+            return lambda: work.probed(task.probe, probe(task.version))
+        return lambda: work.uploads(self._process(task.orders))
 
     def _process(self, orders: Sequence[Order]) -> list[Upload]:
         if self._range:

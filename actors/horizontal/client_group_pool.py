@@ -148,23 +148,23 @@ class PoolExecutor:
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version` on the held-out rows, after the work at earlier ones."""
         self._send()
-        metrics: Metrics = self._look(0, "evaluate", version)
+        metrics: Metrics = self._probe(0, "evaluate", version)
         return metrics
 
     def state(self, version: int) -> np.ndarray:
         """Return parameters and momentum, if there is one, at `version`."""
         self._send()
-        state: np.ndarray = self._look(0, "state", version)
+        state: np.ndarray = self._probe(0, "state", version)
         return state
 
     def drift(self, version: int) -> tuple[float, float]:
         """Return how far clients' own models are from the ledger's: largest difference, largest share of elements."""
-        found = [self._look(host, "drift", version) for host in range(len(self._pool.actors))]
+        found = [self._probe(host, "drift", version) for host in range(len(self._pool.actors))]
         return max(gap for gap, _ in found), max(share for _, share in found)
 
     def models(self, version: int) -> ClientModels:
         """Return what a checkpoint after `version` updates keeps of all hosts' clients."""
-        found = [self._look(host, "models", version) for host in range(len(self._pool.actors))]
+        found = [self._probe(host, "models", version) for host in range(len(self._pool.actors))]
         return ClientModels(*map(np.concatenate, zip(*(kept.arrays() for kept in found), strict=True)))
 
     def finish(self) -> None:
@@ -193,15 +193,15 @@ class PoolExecutor:
         self._sent.remove(sent)
         self._done |= {upload.client: upload for upload in uploads}
 
-    def _look(self, host: int, name: str, version: int) -> Any:
+    def _probe(self, host: int, name: str, version: int) -> Any:
         """Return what a host finds of the model at `version`, after the work that was sent before."""
 
-        def look() -> Any:
-            read, frame = partial(work.read_looked, name), work.look(name, version)
+        def probe() -> Any:
+            read, frame = partial(work.read_probed, name), work.probe(name, version)
             task = Task(f"host {host} at update {version}", MOST, read, frame)
             return self._peers.result(host, self._peers.send(host, task))
 
-        return self._waited(host, look)
+        return self._waited(host, probe)
 
     def _waited(self, host: int, wait: Callable[[], T]) -> T:
         """Return a host's answer, from its replacement if it is lost before."""

@@ -25,7 +25,7 @@ class HostConnection:
     def wake(self, client: int) -> Order | None:
         """Return a client's order; None: the run is over."""
         answer = self._connection.ask(frames.wake(client), f"the server's answer to client {client}")
-        task = work.read_asked(answer)
+        task = work.read_task(answer)
         return task.orders[0] if task else None
 
     def exchange(self, upload: Upload, how: Activation) -> bool:

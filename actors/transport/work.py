@@ -1,4 +1,4 @@
-"""Frames between server and hosts, besides those of `frames`: orders to many clients at once, and looks at the model.
+"""Frames between server and hosts, besides those of `frames`: orders to many clients at once, and probes of the model.
 
 Orders that share a body share its bytes. A body's wire bytes are aligned for numbers of any width, so that computing
 with them needs no copy.
@@ -22,14 +22,14 @@ from raydpzv.wire.frames import body_parts, decode_body
 from raydpzv.wire.messages import Body, ClientModels, Packed, pack
 from raydpzv.wire.seeds import CatchUp, PulledModel, Tail
 
-_WORK, _LOOK, _TAIL, _DONE = range(16, 20)  # besides the kinds of `frames.answered`
-LOOKS = ("evaluate", "state", "drift", "models")
+_WORK, _PROBE, _TAIL, _DONE = range(16, 20)  # besides the kinds of `frames.answered`
+PROBES = ("evaluate", "state", "drift", "models")
 """What the server asks of a host's model: a score, parameters and momentum, how far its clients' own models are from
 it, and these models."""
 _BODIES: dict[str, type[Body]] = {"state": PulledModel, "models": ClientModels}
-"""The message in which a look's arrays travel."""
+"""The message that carries a probe's arrays."""
 _COUNTS = struct.Struct("<BII")
-_LOOKED = struct.Struct("<BBq")
+_PROBED = struct.Struct("<BBq")
 _TAILED = struct.Struct("<Biqq")
 _ALIGNED = 16
 _ROW = np.dtype(
@@ -41,11 +41,11 @@ _ROW = np.dtype(
 _NO_SEEDS, _NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
 
 
-class Asked(NamedTuple):
-    """A host's task: orders, or a look at a version."""
+class HostTask(NamedTuple):
+    """A host's task: orders, or a probe at a version."""
 
     orders: Sequence[Order] = ()
-    look: str = ""
+    probe: str = ""
     version: int = 0
 
 
@@ -86,9 +86,9 @@ def work(orders: Sequence[Order], *, lean: bool) -> tuple[bytes, ...]:
     return _behind(head, table.tobytes(), [body_parts(packed) for packed in bodies])
 
 
-def look(name: str, version: int) -> tuple[bytes, ...]:
-    """Return the frame that asks for one of `LOOKS` at the model after `version` updates."""
-    return (_LOOKED.pack(_LOOK, LOOKS.index(name), version),)
+def probe(name: str, version: int) -> tuple[bytes, ...]:
+    """Return the frame that asks for one of `PROBES` at the model after `version` updates."""
+    return (_PROBED.pack(_PROBE, PROBES.index(name), version),)
 
 
 def tail(order: Order) -> tuple[bytes, ...]:
@@ -96,7 +96,7 @@ def tail(order: Order) -> tuple[bytes, ...]:
     return (_TAILED.pack(_TAIL, order.client, order.round, order.body.wire_bytes),)
 
 
-def read_asked(frame: memoryview) -> Asked | None:
+def read_task(frame: memoryview) -> HostTask | None:
     """Return a host's task, None where no task follows, or raise the server's error.
 
     TransportError: the frame is none of these.
@@ -104,12 +104,12 @@ def read_asked(frame: memoryview) -> Asked | None:
     try:
         kind = frame[0]
         if kind == _WORK:
-            return Asked(_orders(frame))
-        if kind == _LOOK:
-            _, name, version = _LOOKED.unpack(frame)
-            return Asked(look=LOOKS[name], version=version)
+            return HostTask(_orders(frame))
+        if kind == _PROBE:
+            _, name, version = _PROBED.unpack(frame)
+            return HostTask(probe=PROBES[name], version=version)
         if kind == _TAIL:
-            return Asked([known_tail(*_TAILED.unpack(frame)[1:])])
+            return HostTask([known_tail(*_TAILED.unpack(frame)[1:])])
     except (struct.error, IndexError, ValueError, TypeError) as error:
         raise TransportError(f"wanted a host's orders, got {len(frame)} other bytes: {error}") from None
     if frames.read_answer(frame).order is not None:
@@ -139,16 +139,16 @@ def most_bytes(orders: Iterable[Order]) -> int:
     return min(MOST, sum(frames.most_bytes([order.upload_bytes]) for order in orders))
 
 
-def looked(name: str, found: Any) -> tuple[bytes, ...]:
-    """Return the frame of a look's result: metrics, a state float32 [1 or 2, d], a drift's two numbers, models."""
+def probed(name: str, found: Any) -> tuple[bytes, ...]:
+    """Return the frame of a probe's result: metrics, a state float32 [1 or 2, d], a drift's two numbers, models."""
     if name in _BODIES:
         description, data = body_parts(pack(PulledModel(found, _NO_SEEDS) if name == "state" else found))
         return _behind(_COUNTS.pack(_DONE, 1, 0), b"", [(description, data)])
     return bytes((_DONE,)), json.dumps(asdict(found) if isinstance(found, Metrics) else found).encode()
 
 
-def read_looked(name: str, frame: memoryview) -> Any:
-    """Return a look's result, or the host's error. TransportError: the frame is neither."""
+def read_probed(name: str, frame: memoryview) -> Any:
+    """Return a probe's result, or the host's error. TransportError: the frame is neither."""
     try:
         if frame[0] != _DONE:
             return frames.read_failed(frame)

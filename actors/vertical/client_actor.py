@@ -14,10 +14,10 @@ from actors.transport import frames
 from actors.transport.clients import ClientConnection
 from actors.transport.peers import TaskPort
 from actors.transport.sockets import TransportAddress
-from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.methods.roles import Order, Rebuildable, Upload
+from raydpzv.sim.client_threads import run_together
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
 from raydpzv.sim.wall import (

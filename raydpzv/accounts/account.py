@@ -1,4 +1,4 @@
-"""What a run's accounts of privacy share, and what those do that can charge updates of which no record tells."""
+"""What a run's accounts of privacy share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import numpy as np
 from raydpzv.errors import RunError
 from raydpzv.privacy.gdp_arrays import epsilons_of
 from raydpzv.sim.interfaces import Spent
-
-MADE_TWICE = "updates that a lost machine may have made were made again on the same rows"
-"""Why coins hide nobody in a run with missing updates."""
 
 
 class PrivacyAccount(ABC):
@@ -45,28 +42,3 @@ class PrivacyAccount(ABC):
     @abstractmethod
     def _counted(self) -> Spent:
         """Return what was counted."""
-
-
-class AccountWithMissing(PrivacyAccount):
-    """An account that can charge updates of which no record tells, once each.
-
-    missing: updates that another machine may have made before it was lost.
-    """
-
-    def __init__(self, delta: float, missing: int) -> None:
-        super().__init__(delta)
-        self._missing, self._charged = missing, 0
-
-    def _charge_missing(self, charged: int = 0) -> None:
-        """Charge missing updates, but for those that the counts have in them already."""
-        self._charged = max(self._missing, charged)
-        if self._missing > charged:
-            self._charge_unknown(self._missing - charged)
-
-    @abstractmethod
-    def _charge_unknown(self, updates: int) -> None:
-        """Charge every record as often as one may have taken part in so many updates that nobody knows of."""
-
-    def _marked(self) -> dict[str, Any]:
-        """What a checkpoint says of missing updates: how many its counts have in them."""
-        return {"missing": self._charged} if self._charged else {}

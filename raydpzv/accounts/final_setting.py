@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from raydpzv.accounts.account import MADE_TWICE
 from raydpzv.privacy.memoized_setting import MemoizedSetting
 from raydpzv.privacy.row_setting import RowSetting
 from raydpzv.privacy.sound_setting import SoundSetting
@@ -23,14 +22,13 @@ def final_setting(
     done: did a budget end it? When a run breaks off, or its user stops it, may hang on what its batches held.
 
     Without an account (the server was lost) the plan still bounds what was released, if there was one; else, or where
-    more may have been released (beyond_plan: by a machine or in a leg that was lost), nothing does, and None is
+    more may have been released (beyond_plan: in a leg that was lost), nothing does, and None is
     returned.
     """
     if isinstance(setting, MemoizedSetting):
         return setting
-    if not isinstance(setting, RowSetting) and (not done or (spent and spent.missing)):
-        why = MADE_TWICE if spent and spent.missing else _BROKE_OFF
-        setting = dataclasses.replace(setting, exposed=setting.exposed or why)
+    if not isinstance(setting, RowSetting) and not done:
+        setting = dataclasses.replace(setting, exposed=setting.exposed or _BROKE_OFF)
     if spent is None and beyond_plan:
         return None
     if spent is None:

@@ -28,22 +28,18 @@ from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter
 
 
-def privacy_filter(setting: AnySetting | None, budget: BudgetSection, missing: int = 0) -> PrivacyFilter:
-    """Return a fresh account, which refuses what would exceed the budget's ε.
-
-    missing: updates that another machine may have made before it was lost, of which no record tells; they are charged
-    as if they had been made on the records that have most releases.
-    """
+def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> PrivacyFilter:
+    """Return a fresh account, which refuses what would exceed the budget's ε."""
     if setting is None:
         return NoPrivacyFilter()
     if isinstance(setting, RowSetting):
         return RowPrivacyFilter(setting, budget)
     if isinstance(setting, SoundSetting):
-        return SoundPrivacyFilter(setting, budget, missing)
+        return SoundPrivacyFilter(setting, budget)
     if isinstance(setting, MemoizedSetting):
         return MemoizedPrivacyFilter(setting)
     assert isinstance(setting, MeanSetting)  # those of users have `user_privacy_filter`
-    return MeanPrivacyFilter(setting, budget, missing)
+    return MeanPrivacyFilter(setting, budget)
 
 
 def user_privacy_filter(
@@ -51,14 +47,12 @@ def user_privacy_filter(
     limit: float | None,
     lost: int = 0,
     sample: Callable[[int], np.ndarray] | None = None,
-    missing: int = 0,
 ) -> PrivacyFilter:
     """Return a fresh account of users, which refuses what would exceed this ε; lost: releases no record tells of.
 
-    sample: who is drawn for a round, where silos that send their sums cannot say it; None: they do. missing: as in
-    `privacy_filter`.
+    sample: who is drawn for a round, where silos that send their sums cannot say it; None: they do.
     """
-    return NoPrivacyFilter() if setting is None else UserPrivacyFilter(setting, limit, lost, sample, missing)
+    return NoPrivacyFilter() if setting is None else UserPrivacyFilter(setting, limit, lost, sample)
 
 
 def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> None:

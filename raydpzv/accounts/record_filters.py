@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.accounts.account import AccountWithMissing, PrivacyAccount
+from raydpzv.accounts.account import PrivacyAccount
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Upload
-from raydpzv.privacy.calibration import planned_participations
 from raydpzv.privacy.mean_claims import spending
 from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.memoized_setting import MemoizedSetting
@@ -28,24 +27,21 @@ from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import PrivacyLoss, Spent
 
 
-class MeanPrivacyFilter(AccountWithMissing):
+class MeanPrivacyFilter(PrivacyAccount):
     """Counts every record's participation and refuses a release that would exceed the budget."""
 
     of_uploads = False
 
-    def __init__(self, setting: MeanSetting, budget: BudgetSection, missing: int = 0) -> None:
-        super().__init__(setting.delta, missing)
+    def __init__(self, setting: MeanSetting, budget: BudgetSection) -> None:
+        super().__init__(setting.delta)
         self._setting, self._budget = setting, budget
         self._spending = spending(setting)
         self._proves = not missing_premises(dataclasses.replace(setting, planned=True))
         self._largest_batch = 0
-        self._charge_missing()
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None."""
         limit, adversary = self._budget.epsilon, self._budget.adversary
-        if self._missing and adversary == "external":
-            adversary = "client"  # what is made twice on the same rows, no coin hides
         if limit is None or not self._spending.would_exceed(
             upload.ids, limit, adversary, self._setting.perturbations
         ):
@@ -68,26 +64,19 @@ class MeanPrivacyFilter(AccountWithMissing):
 
     def state(self) -> dict[str, Any]:
         """Return what an account goes on from."""
-        return self._spending.state() | {"largest_batch": self._largest_batch} | self._marked()
+        return self._spending.state() | {"largest_batch": self._largest_batch}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; releases that a run makes after it are those of the record once more."""
         self._spending.restore(state)
         self._largest_batch = state["largest_batch"]
-        self._charge_missing(state.get("missing", 0))
-
-    def _charge_unknown(self, updates: int) -> None:
-        setting, each = self._setting, self._setting.perturbations
-        if setting.batches == "poisson":
-            self._largest_batch = setting.rows  # who was in those batches, nobody knows
-        self._spending.add_unknown(_most_of(setting, updates) * each, updates, each)
 
     def _counted(self) -> Spent:
         s = self._spending
-        return Spent(s.releases, s.participations, self._largest_batch, missing=self._missing)
+        return Spent(s.releases, s.participations, self._largest_batch)
 
 
-class SoundPrivacyFilter(AccountWithMissing):
+class SoundPrivacyFilter(PrivacyAccount):
     """Counts how many releases each record took part in, and refuses one that would exceed the budget.
 
     A release counts once for each of its records, however many directions it has.
@@ -95,12 +84,11 @@ class SoundPrivacyFilter(AccountWithMissing):
 
     of_uploads = False
 
-    def __init__(self, setting: SoundSetting, budget: BudgetSection, missing: int = 0) -> None:
-        super().__init__(setting.delta, missing)
+    def __init__(self, setting: SoundSetting, budget: BudgetSection) -> None:
+        super().__init__(setting.delta)
         self._setting, self._budget = setting, budget
         self._spending = SoundSpending(setting)
         self._held: dict[int, list[np.ndarray]] = {}  # rows of uploads that wait for their client's release
-        self._charge_missing()
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None.
@@ -130,20 +118,16 @@ class SoundPrivacyFilter(AccountWithMissing):
     def state(self) -> dict[str, Any]:
         """Return what an account goes on from."""
         held = [(client, list(uploads)) for client, uploads in sorted(self._held.items())]
-        return self._spending.state() | {"held": held} | self._marked()
+        return self._spending.state() | {"held": held}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; releases that a run makes after it are those of the record once more."""
         self._spending.restore(state)
         self._held = dict(state["held"])
-        self._charge_missing(state.get("missing", 0))
-
-    def _charge_unknown(self, updates: int) -> None:
-        self._spending.add_unknown(_most_of(self._setting, updates), updates)
 
     def _counted(self) -> Spent:
         s = self._spending
-        return Spent(s.releases, s.participations, missing=self._missing)
+        return Spent(s.releases, s.participations)
 
 
 class MemoizedPrivacyFilter(PrivacyAccount):
@@ -232,21 +216,6 @@ class RowPrivacyFilter(PrivacyAccount):
     def _counted(self) -> Spent:
         s = self._spending
         return Spent(s.releases, s.participations, rows=s.rows, uploads=s.uploads)
-
-
-def _most_of(setting: MeanSetting | SoundSetting, updates: int) -> int:
-    """Return the most of so many updates, one after the other in midst of a run, that one record takes part in.
-
-    A client that is in the midst of a pass meets a record once more than from its beginning.
-    """
-    most = planned_participations(
-        batches=setting.batches,
-        releases=updates,
-        rows=setting.rows,
-        batch=setting.batch,
-        clients=setting.clients,
-    )
-    return min(most + setting.clients, updates)
 
 
 def row_spending(setting: RowSetting) -> RowSpending:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.accounts.account import MADE_TWICE, AccountWithMissing
-from raydpzv.errors import NotRecomputable
+from raydpzv.accounts.account import PrivacyAccount
 from raydpzv.methods.roles import Upload
 from raydpzv.privacy.statements import missing_premises
 from raydpzv.privacy.user_accountant import UserSpending
@@ -20,7 +19,7 @@ from raydpzv.secure.attempts import Attempt, OpenSums
 from raydpzv.sim.interfaces import UNACCOUNTED, PrivacyLoss, Spent
 
 
-class UserPrivacyFilter(AccountWithMissing):
+class UserPrivacyFilter(PrivacyAccount):
     """Counts rounds (or single silos' releases) and how often each user was drawn; refuses what exceeds the budget.
 
     A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: whoever sees
@@ -35,12 +34,8 @@ class UserPrivacyFilter(AccountWithMissing):
         limit: float | None,
         lost: int = 0,
         sample: Callable[[int], np.ndarray] | None = None,
-        missing: int = 0,
     ) -> None:
-        super().__init__(setting.delta, missing)
-        if missing:
-            _require_chargeable(setting)
-            setting = dataclasses.replace(setting, exposed=MADE_TWICE)
+        super().__init__(setting.delta)
         self._setting, self._limit, self._sample = setting, limit, sample
         self._proves = not defect(setting) and not missing_premises(
             dataclasses.replace(setting, planned=True)
@@ -51,7 +46,6 @@ class UserPrivacyFilter(AccountWithMissing):
         self._fewest = setting.silos
         self._loss = UNACCOUNTED
         self._lost = lost
-        self._charge_missing()
         self._lose_last(lost)
 
     def refuses(self, upload: Upload) -> str | None:
@@ -82,7 +76,7 @@ class UserPrivacyFilter(AccountWithMissing):
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on must know: releases, and how often each user was drawn."""
-        return self._spending.state() | {"fewest": self._fewest} | self._marked()
+        return self._spending.state() | {"fewest": self._fewest}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; lost: more may have been released, of which the record says nothing.
@@ -91,19 +85,12 @@ class UserPrivacyFilter(AccountWithMissing):
         """
         self._spending = UserSpending(self._setting, state)
         self._fewest = int(state.get("fewest", self._setting.silos))
-        self._charge_missing(int(state.get("missing", 0)))
         under_way = self._setting.silos if self._setting.asynchronous else 1
         self._lose_last(self._lost + int(lost) * under_way)
 
-    def _charge_unknown(self, updates: int) -> None:
-        self._count_lost(updates, self._spending.add)
-
     def _lose_last(self, releases: int) -> None:
-        self._count_lost(releases, self._spending.add_lost)
-
-    def _count_lost(self, releases: int, add: Callable[[np.ndarray], None]) -> None:
         for _ in range(releases):
-            add(np.arange(self._setting.users))
+            self._spending.add_lost(np.arange(self._setting.users))
             self._fewest = min(self._fewest, self._setting.fewest or self._fewest)
         self._made[:] = self._spending.releases
 
@@ -129,13 +116,4 @@ class UserPrivacyFilter(AccountWithMissing):
     def _counted(self) -> Spent:
         fewest = None if self._setting.fewest is None else self._fewest
         s = self._spending
-        return Spent(s.releases, s.participations, fewest=fewest, missing=self._missing, remade=s.remade)
-
-
-def _require_chargeable(setting: UserSetting) -> None:
-    """Raise NotRecomputable where an update that is made a second time costs more than another one."""
-    if setting.kind == "group" and setting.rate < 1:
-        raise NotRecomputable(
-            "rounds that a lost machine may have made are not in the storage, and would be made a second time on "
-            "records that the same coins draw, which the account of single records cannot charge; start a new run"
-        )
+        return Spent(s.releases, s.participations, fewest=fewest, remade=s.remade)

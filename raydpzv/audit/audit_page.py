@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 import numpy as np
 from matplotlib.ticker import PercentFormatter
 
@@ -16,8 +14,10 @@ from raydpzv.audit.ledger_audit import LedgerAudit
 from raydpzv.errors import InputError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.privacy.gdp import mu_of
-from raydpzv.report import style, text
-from raydpzv.report.figure import ReportFigure, chart
+from raydpzv.report import plots, text
+from raydpzv.report.page import rendered, write_pictures
+from raydpzv.report.plots import ReportFigure, chart
+from raydpzv.report.table import text_grid
 
 
 def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], out: Path) -> Path:
@@ -25,10 +25,15 @@ def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], o
     try:
         (out / "plots").mkdir(parents=True, exist_ok=True)
         write_atomically(out / "audit.json", as_json({"run": str(run)} | dict(finding.facts)).encode())
-        drawn = [(picture, style.png(picture.figure)) for picture in pictures if picture.figure]
-        for picture, image in drawn:
-            write_atomically(out / "plots" / f"{picture.name}.png", image)
-        page = _page(run, finding, [(picture.caption, image) for picture, image in drawn])
+        page = rendered(
+            "audit",
+            title=f"Audit of {run.name}",
+            facts=f"by {finding.facts['by']}",
+            finding=finding,
+            found=text_grid(finding.heads, finding.rows),
+            holds=finding.verdict == NOT_FALSIFIED,
+            pictures=write_pictures(out / "plots", pictures),
+        )
         write_atomically(out / "audit.html", page.encode())
     except OSError as error:
         raise InputError(
@@ -37,30 +42,17 @@ def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], o
     return out / "audit.html"
 
 
-def _page(run: Path, finding: Finding, pictures: Sequence[tuple[str, bytes]]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("audit.html.jinja").render(
-        title=f"Audit of {run.name}",
-        facts=f"by {finding.facts['by']}",
-        finding=finding,
-        holds=finding.verdict == NOT_FALSIFIED,
-        pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
-    )
-
-
 def noise_histogram(audit: LedgerAudit) -> ReportFigure:
     """Draw the releases less their queries, in stated deviations, against the standard normal law."""
     residuals = audit.noise.residuals
     figure, ax = chart("Noise seen", "release less query, in stated deviations", "density")
-    ax.hist(residuals, bins=min(60, max(10, len(residuals) // 25)), density=True, color=style.FAINT)
+    ax.hist(residuals, bins=min(60, max(10, len(residuals) // 25)), density=True, color=plots.FAINT)
     edge = max(4.0, float(np.abs(residuals).max()))
     x = np.linspace(-edge, edge, 400)
     (law,) = ax.plot(
-        x, np.exp(-x * x / 2) / np.sqrt(2 * np.pi), **style.line(0), label="as stated: standard normal"
+        x, np.exp(-x * x / 2) / np.sqrt(2 * np.pi), **plots.line(0), label="as stated: standard normal"
     )
-    style.legend(figure, [law])
+    plots.legend(figure, [law])
     caption = (
         f"{audit.noise.releases:,} releases less their recomputed queries, over the deviation that the run states "
         f"(Kolmogorov-Smirnov p = {text.number(audit.noise.p, 2)})."
@@ -77,26 +69,26 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     figure, ax = chart("Labels guessed right", "ε proved against the clients", "share of labels")
     x = np.geomspace(at.min() / 1.5, at.max() * 1.5, 200)
     mus = np.array([mu_of(float(epsilon), delta) for epsilon in x])
-    (bound,) = ax.plot(x, ndtr(mus / 2), **style.line(0), label="bound Φ(μ/2)")
+    (bound,) = ax.plot(x, ndtr(mus / 2), **plots.line(0), label="bound Φ(μ/2)")
     expected = ax.scatter(
         at,
         [g.expected for g in guesses],
-        color=style.PALETTE[2],
+        color=plots.PALETTE[2],
         zorder=3,
         label="to be expected of this attack",
     )
     low, high = (np.array([getattr(g, end) for g in guesses]) for end in ("low", "high"))
     seen = ax.errorbar(
-        at, shares, np.stack([shares - low, high - shares]), fmt="s", color=style.PALETTE[1], capsize=3
+        at, shares, np.stack([shares - low, high - shares]), fmt="s", color=plots.PALETTE[1], capsize=3
     )
     seen.set_label("seen, 95 % together")
-    ax.axhline(0.5, color=style.FAINT, zorder=0)
+    ax.axhline(0.5, color=plots.FAINT, zorder=0)
     ax.set_xscale("log")
     ax.set_xticks(at, [text.number(float(epsilon), 3) for epsilon in at], minor=False)
     ax.minorticks_off()
     ax.set_ylim(0, 1.02)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    style.legend(figure, [bound, expected, seen], columns=3)
+    plots.legend(figure, [bound, expected, seen], columns=3)
     caption = (
         f"Share of {guesses[0].count:,} labels that all clients together guess right of two candidates, knowing all "
         f"else, in one run at each ε (δ = {text.number(delta)}, one record's label). Chance is one half."

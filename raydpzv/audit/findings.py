@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from raydpzv.audit.canary_runs import RunsAudit
 from raydpzv.audit.label_inference import LabelGuesses
 from raydpzv.audit.ledger_audit import OTHER_CLASSES, REFUSED, CanarySeen, LedgerAudit
-from raydpzv.audit.one_run import GuessesAudit
 from raydpzv.audit.recorded import RecordedRun
+from raydpzv.audit.rerun import GuessesAudit, RunsAudit
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
 
@@ -30,6 +29,16 @@ class _Seen(Protocol):
 
     @property
     def surely(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A finding's table, its notes, and facts of its kind."""
+
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    notes: tuple[str, ...]
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,8 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
         "hidden_difference": audit.hidden,
         "canaries": [asdict(c) for c in audit.canaries],
     }
-    return _finding(run, "ledger", "client", audit.worst, audit.contradictions, heads, rows, notes, facts)
+    shown = _Shown(heads, rows, notes, facts)
+    return _finding(run, "ledger", "client", audit.worst, shown, audit.contradictions)
 
 
 def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
@@ -85,7 +95,7 @@ def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
     notes = (
         f"Clopper-Pearson, δ = {text.number(audit.delta)}; as many runs again chose the threshold. {_LEAST}",
     )
-    return _finding(run, "runs", "external", audit, (), heads, [row], notes, asdict(audit))
+    return _finding(run, "runs", "external", audit, _Shown(heads, [row], notes, asdict(audit)))
 
 
 def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
@@ -93,7 +103,7 @@ def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
     heads = ("canaries", "guesses", "right")
     row = (f"{audit.canaries:,}", f"{audit.guesses:,}", f"{audit.right:,}")
     notes = (f"Steinke, Nasr and Jagielski 2023, δ = {text.number(audit.delta)}. {_LEAST}",)
-    return _finding(run, "guesses", "external", audit, (), heads, [row], notes, asdict(audit))
+    return _finding(run, "guesses", "external", audit, _Shown(heads, [row], notes, asdict(audit)))
 
 
 def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
@@ -135,11 +145,8 @@ def _finding(
     by: str,
     adversary: str,
     seen: _Seen,
-    contradictions: Sequence[str],
-    heads: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    notes: tuple[str, ...],
-    facts: Mapping[str, Any],
+    shown: _Shown,
+    contradictions: Sequence[str] = (),
 ) -> Finding:
     """Hold an ε that was seen against the one that the run states against this adversary."""
     claim = run.claim(adversary)
@@ -168,7 +175,7 @@ def _finding(
         "adversary": adversary,
         "relation": run.relation,
     }
-    return Finding(verdict, line, heads, tuple(rows), notes, stated | dict(facts))
+    return Finding(verdict, line, shown.heads, tuple(shown.rows), shown.notes, stated | dict(shown.facts))
 
 
 _CHANGES = {

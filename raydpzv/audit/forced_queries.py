@@ -65,11 +65,9 @@ class NotingParts(NoiseParts):
     note: Note = dataclasses.field(default=lambda address, query, sigma: None, repr=False)
 
     def of_means(self) -> Noise:
-        """Return the source of noise on released means."""
         return _Noted(super().of_means(), self.note)
 
     def of_integers(self) -> IntegerNoise:
-        """Return the source of noise on released sums of integers."""
         return _NotedIntegers(super().of_integers(), self.note)
 
 

@@ -14,7 +14,7 @@ from raydpzv.experiment.release_ledger import compare, released
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.mechanisms import Address
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, unended
 from raydpzv.records.store import Rows
 from raydpzv.report import text
 from raydpzv.storage.download import check_not_midway
@@ -78,7 +78,7 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
         )
     check_not_midway(path)
     if folder.completed_by() is None:
-        why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else folder.unended()
+        why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else unended(path)
         raise InputError(f"{path}: this run has not come to its end, so what it releases is not known; {why}")
     prepared = prepared_again(spec, folder)
     check_same(prepared, folder)

@@ -5,13 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import PLAN, begun, left
 from raydpzv.compare.plan import Comparison
-from raydpzv.compare.results import Compared, collect
+from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.report.comparison_table import Compared
 from raydpzv.sim.interfaces import Status
+
+
+class Changes(TypedDict, total=False):
+    """Arguments of `compare` that take the place of what a comparison file says."""
+
+    seeds: int | Sequence[int] | None
+    epsilons: Sequence[float | str] | None
+    targets: Sequence[float] | None
+    heads: str | None
 
 
 def compare(
@@ -19,26 +30,25 @@ def compare(
     out: str | Path,
     *,
     methods: Sequence[str] = (),
-    seeds: int | Sequence[int] | None = None,
-    epsilons: Sequence[float | str] | None = None,
-    targets: Sequence[float] | None = None,
-    heads: str | None = None,
     overrides: Sequence[str] = (),
     progress: Callable[[Mapping[str, Status]], None] | None = None,
     stop: threading.Event | None = None,
+    **changes: Unpack[Changes],
 ) -> Compared:
     """Compare methods x values of ε x seeds on one split and budget, one run after the other in this process.
 
     what: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
     methods; methods: further ones by name. seeds, epsilons ("none" adds no noise), targets, heads: left out, the
-    comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to go on with.
-    progress: called ten times a second with where the run in progress stands. Raises InputError before anything is
+    comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to resume.
+    progress: called ten times a second with the status of the run in progress. Raises InputError before anything is
     written.
     """
+    if unknown := set(changes) - set(Changes.__annotations__):
+        raise TypeError(f"compare() got an unexpected keyword argument '{min(unknown)}'")
     names = [what] if isinstance(what, str) else list(what)
-    given = {"seeds": seeds, "epsilons": epsilons, "targets": targets, "heads": heads}
-    changes = {k: v if isinstance(v, int | str) else tuple(v) for k, v in given.items() if v is not None}
-    comparison, folder = resolved(asked(names, methods, changes), overrides), Path(out)
+    asked_for = {key: value for key, value in dict[str, Any](**changes).items() if value is not None}
+    given = {key: v if isinstance(v, int | str) else tuple(v) for key, v in asked_for.items()}
+    comparison, folder = resolved(asked(names, methods, given), overrides), Path(out)
     check_ready(comparison)
     reasons: dict[str, str] = {}
     with begun(folder, comparison):
@@ -56,15 +66,8 @@ def compare(
 
 def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
     """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
-    from raydpzv.compare.page import write_comparison
+    from raydpzv.report.comparison_page import About, write_comparison
 
-    return write_comparison(
-        out or folder,
-        comparison.title or comparison.name,
-        (folder / PLAN).read_text(encoding="utf-8"),
-        compared.runs,
-        compared.curves,
-        compared.claims,
-        comparison.targets,
-        comparison.heads,
-    )
+    plan = (folder / PLAN).read_text(encoding="utf-8")
+    about = About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads)
+    return write_comparison(out or folder, compared, about)

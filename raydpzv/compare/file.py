@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
@@ -39,7 +39,7 @@ _OF_NOISE = ("privacy.delta", "privacy.noise")
 """Settings without a meaning where no noise is added."""
 
 _SIGMA = "privacy.sigma"
-"""Noise of an entrant's own that aims at no ε: some papers print a deviation."""
+"""Noise of a method's own that aims at no ε: some papers print a deviation."""
 
 _OF_PROOF = ("mode", "relation", "adversary", "delta", "permit_large_delta", "noise")
 """Settings of privacy.mode = "sound" that are no method's own."""
@@ -79,14 +79,23 @@ class ComparisonFile(Section):
     """Noise multiplier σ of all methods that protect users, each with its own ε, in place of values of ε."""
     targets: Shares = (0.8, 0.9)
     """Test accuracies whose cost in updates, bytes and seconds is asked for."""
-    entrants: Annotated[tuple[MethodEntry, ...], Field(strict=False)] = ()
+    methods: Annotated[tuple[MethodEntry, ...], Field(strict=False)] = ()
     """The methods; left out: the scenario's own."""
     frozen: Overrides = ()
     """Settings of the control whose clients are never trained."""
     central: Overrides = ()
     """Settings of the control that is synchronous SGD through the whole model."""
     heads: str = ""
-    """Why the entrants' heads learn by different step sizes or in different ways; left out: they do not."""
+    """Why the methods' heads learn by different step sizes or in different ways; left out: they do not."""
+    _note: str = PrivateAttr("")
+
+    @property
+    def note(self) -> str:
+        """What is to be said of how the file is written; "": nothing."""
+        return self._note
+
+
+F = TypeVar("F", bound=ComparisonFile)
 
 
 def asked(
@@ -101,23 +110,23 @@ def asked(
     if path is not None:
         if len(what) > 1 or methods:
             raise SpecError(
-                f"{what[0]}: is a comparison with entrants of its own; leave out further scenarios and --methods"
+                f"{what[0]}: is a comparison with methods of its own; leave out further scenarios and --methods"
             )
         given = dict(changes) | ({"multiplier": None} if "epsilons" in changes else {})
-        return read_entrants(path).model_copy(update=given)
+        return read_comparison_file(path).model_copy(update=given)
     for name in what[1:]:
         if catalog.comparison(name) is not None:
             raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
     names = [Path(name).stem for name in what]
-    entrants = [
+    entries = [
         MethodEntry(label=label, scenario=name)
         for label, name in zip(_unlike(names, what), what, strict=True)
     ]
     if methods:
         own = catalog.load(what[0]).method.name
-        entrants += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in methods if m != own]
+        entries += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in methods if m != own]
     name = "-".join(dict.fromkeys(names))[:60]
-    file = ComparisonFile(name=name, scenario=what[0], entrants=tuple(entrants))
+    file = ComparisonFile(name=name, scenario=what[0], methods=tuple(entries))
     return file.model_copy(update=dict(changes))
 
 
@@ -138,33 +147,44 @@ def _unlike(names: Sequence[str], what: Sequence[str]) -> Sequence[str]:
     return names if len(set(names)) == len(names) else what
 
 
-def read_entrants(path: Path) -> ComparisonFile:
+def read_comparison_file(path: Path) -> ComparisonFile:
     """Read a comparison file. Raises SpecError."""
-    tree = read_tree(path, "the comparison file")
+    return read_file(path, "the comparison file", ComparisonFile, MethodEntry)
+
+
+def read_file(path: Path, kind: str, file: type[F], entry: type[MethodEntry]) -> F:
+    """Read a file of that form; `kind` names it in complaints. Raises SpecError."""
+    tree, note = read_tree(path, kind), ""
+    if "entrants" in tree and "methods" not in tree:
+        tree = {("methods" if key == "entrants" else key): value for key, value in tree.items()}
+        note = f"{path.name}: [[entrants]] is the old name of [[methods]]"
     try:
-        return ComparisonFile.model_validate({"name": path.stem, **tree})
+        found = file.model_validate({"name": path.stem, **tree})
     except ValidationError as error:
-        raise SpecError(fault(error, path.name, ComparisonFile, MethodEntry)) from None
+        raise SpecError(_fault(error, path.name, file, entry)) from None
+    found._note = note
+    return found
 
 
 def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
-    """Return the comparison that a file asks for; overrides: for all entrants, last.
+    """Return the comparison that a file asks for; overrides: for all methods, last.
 
     Raises SpecError, which names the entry, if its settings are wrong or contradict one another.
     """
-    base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
-    first, last = (tuple(o for o in items if _of_entrants(o)) for items in (file.set, overrides))
+    base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_methods(o)])
+    first, last = (tuple(o for o in items if _of_methods(o)) for items in (file.set, overrides))
     _check_multiplier(file, base)
     lines = [
         line
-        for entry in file.entrants or (MethodEntry(label=base.method.name),)
+        for entry in file.methods or (MethodEntry(label=base.method.name),)
         for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file, base, last)
     ]
     if isinstance(base, VerticalScenario):
         lines += _controls(file, base, lines, first, last)
         if not file.heads:
             _check_heads(lines)
-    return Comparison(file.name, file.title, by_seed(file.seeds), file.targets, tuple(lines), file.heads)
+    head = (file.name, file.title, by_seed(file.seeds), file.targets)
+    return Comparison(*head, tuple(lines), file.heads, file.note)
 
 
 def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
@@ -184,7 +204,7 @@ def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
 def _check_heads(lines: Sequence[PlannedLine]) -> None:
     """Refuse heads that learn differently: what a method reaches may be its head's merit, not its own.
 
-    Central SGD has one step size for the whole model, and is no entrant. A head that nobody trains has no merit.
+    Central SGD has one step size for the whole model, and is no method here. A head that nobody trains has no merit.
     """
     heads = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
     found = [(line, head) for line, head in heads if head["server"] != "frozen"]
@@ -193,7 +213,7 @@ def _check_heads(lines: Sequence[PlannedLine]) -> None:
         if head != alike:
             here, there = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))
             raise SpecError(
-                f"entrants: the head of {line} learns otherwise ({here}) than that of {first} ({there}), so that a "
+                f"methods: the head of {line} learns otherwise ({here}) than that of {first} ({there}), so that a "
                 'difference may be the heads\'; give all the same, or say why not: heads = "a sentence for the tables" '
                 "(--heads on the command line)"
             )
@@ -252,12 +272,12 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
 
 
 def gives_sigma(entry: MethodEntry) -> bool:
-    """Tell whether an entrant has noise of a deviation of its own."""
+    """Tell whether a method has noise of a deviation of its own."""
     return _SIGMA in map(_key, entry.set)
 
 
 def method_of(entry: MethodEntry, base: AnyScenario) -> str:
-    """Return the name of an entrant's method. Raises SpecError."""
+    """Return the name of an entry's method. Raises SpecError."""
     return str(_method(entry, base)["method"]["name"])
 
 
@@ -342,7 +362,7 @@ def _controls(
     first: Sequence[str],
     last: Sequence[str],
 ) -> list[PlannedLine]:
-    """Return the controls that are not among the entrants."""
+    """Return the controls that are not among the methods."""
     there = {line.spec.method.name for line in lines}
     found = []
     batches = {k: v for k, v in as_tree(base)["method"].items() if k in method_fields(Batched)}
@@ -366,21 +386,21 @@ def _vertical() -> list[str]:
 
 
 def _check_overrides(items: Sequence[str], label: str, *, sigma: bool = False) -> None:
-    """Refuse what entrants may not differ in; sigma: they may have a deviation of their own."""
+    """Refuse what methods may not differ in; sigma: they may have a deviation of their own."""
     for item in items:
-        if not _of_entrants(item):
+        if not _of_methods(item):
             raise SpecError(
-                f"{label}: {item} is not a setting of [method] or [privacy]; entrants differ in these alone, so set it "
+                f"{label}: {item} is not a setting of [method] or [privacy]; methods differ in these alone, so set it "
                 "for all of them"
             )
         if _key(item) in ("privacy.mode", "privacy.epsilon") or (_key(item) == _SIGMA and not sigma):
             raise SpecError(
-                f"{label}: {item}: the comparison's epsilons say where noise is added and how much; to give an entrant "
+                f"{label}: {item}: the comparison's epsilons say where noise is added and how much; to give a method "
                 'a fixed deviation, put privacy.sigma in its `set`, with epsilons = ["none"]'
             )
 
 
-def _of_entrants(item: str) -> bool:
+def _of_methods(item: str) -> bool:
     return _key(item).startswith(("method.", "privacy."))
 
 
@@ -399,12 +419,12 @@ def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 
-def fault(error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]) -> str:
+def _fault(error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]) -> str:
     """Return what is wrong with a file of that form, in one line."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        kind = entry if first["loc"][0] == "entrants" else file
+        kind = entry if first["loc"][0] == "methods" else file
         known = sorted(kind.model_fields)
         wrong = str(first["loc"][-1])
         return f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: {', '.join(known)}"

@@ -77,7 +77,7 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
     there = read_comparison(folder / PLAN)
     if [line.unlocated() for line in there.lines] != [line.unlocated() for line in comparison.lines]:
         raise InputError(
-            f"{folder}: holds another comparison ({there.name}: other entrants or settings); choose another --out, or "
+            f"{folder}: holds another comparison ({there.name}: other methods or settings); choose another --out, or "
             f"go on with that one: raydpzv resume {folder}"
         )
     if missing := sorted(set(there.seeds) - set(comparison.seeds)):

@@ -10,30 +10,29 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from raydpzv.compare.curves import NOT_RUN
 from raydpzv.compare.file import (
     ComparisonFile,
     MethodEntry,
     Seeds,
-    fault,
     gives_sigma,
     method_of,
+    read_file,
     resolved,
 )
 from raydpzv.compare.plan import Comparison, by_seed
 from raydpzv.compare.results import FAILED
 from raydpzv.config import catalog
 from raydpzv.config.scenario import method_fields
-from raydpzv.config.tree import read_tree
 from raydpzv.errors import RunError, SpecError
 from raydpzv.registry import METHODS
+from raydpzv.report.comparison_lines import NOT_RUN
 
 MOST_LINES = 5_000
 MADE = "# Made by: raydpzv tune"
@@ -42,7 +41,7 @@ Values = Annotated[tuple[float | int | str, ...], Field(strict=False, min_length
 
 
 class GridEntry(MethodEntry):
-    """One method of a grid file: an entrant, and values of its own to choose from."""
+    """One method of a grid file: a method, and values of its own to choose from."""
 
     grid: dict[str, Values] = Field(default_factory=dict)
     """By setting, values of this method alone; they take the place of the file's for the same setting."""
@@ -61,7 +60,7 @@ class GridFile(ComparisonFile):
     """Choose what reaches this accuracy on them in the fewest simulated seconds; left out: the highest at the end."""
     grid: dict[str, Values] = Field(default_factory=dict)
     """By setting of [method] or [privacy], the values to choose from, for all methods that have the setting."""
-    entrants: Annotated[tuple[GridEntry, ...], Field(strict=False, min_length=1)]
+    methods: Annotated[tuple[GridEntry, ...], Field(strict=False, min_length=1)]
     """The methods."""
 
     def criterion(self) -> str:
@@ -110,11 +109,7 @@ class Choice:
 
 def read_grid(path: Path) -> GridFile:
     """Read a grid file. Raises SpecError."""
-    tree = read_tree(path, "the grid file")
-    try:
-        file = GridFile.model_validate({"name": path.stem, **tree})
-    except ValidationError as error:
-        raise SpecError(fault(error, path.name, GridFile, GridEntry)) from None
+    file = read_file(path, "the grid file", GridFile, GridEntry)
     if file.multiplier is not None:
         raise SpecError(
             "multiplier: goes with comparisons; a grid's choices are made at values of ε: give epsilons"
@@ -131,7 +126,7 @@ def points(file: GridFile) -> list[Point]:
     """Return every combination of every method at every ε, in the file's order. Raises SpecError."""
     base = catalog.load(file.scenario)
     found = []
-    for place, entry in enumerate(file.entrants):
+    for place, entry in enumerate(file.methods):
         method = method_of(entry, base)
         for epsilon in _epsilons(file, entry, method):
             for values in _combinations(file, entry, method, noisy=epsilon is not None):
@@ -150,20 +145,20 @@ def grid_comparison(file: GridFile) -> Comparison:
 
     Raises SpecError, also where methods' heads may come out different and `heads` does not say why.
     """
-    entrants = []
+    entries = []
     for point in points(file):
-        entry = file.entrants[point.entry]
+        entry = file.methods[point.entry]
         values = (
             {"set": (*entry.set, *point.values)}
             if point.epsilon is None
             else {"private": (*entry.private, *point.values)}
         )
         own = entry.model_dump() | {"label": point.label, "epsilons": (_word(point.epsilon),)} | values
-        entrants.append(MethodEntry(**{k: v for k, v in own.items() if k in MethodEntry.model_fields}))
+        entries.append(MethodEntry(**{k: v for k, v in own.items() if k in MethodEntry.model_fields}))
     held_back = f"data.validation_fraction={file.validation_fraction!r}"
     tree = {k: v for k, v in dict(file).items() if k in ComparisonFile.model_fields}
-    tree |= {"entrants": tuple(entrants), "set": (*file.set, held_back)}
-    return resolved(ComparisonFile(**tree))
+    tree |= {"methods": tuple(entries), "set": (*file.set, held_back)}
+    return replace(resolved(ComparisonFile(**tree)), note=file.note)
 
 
 def choose(
@@ -203,12 +198,12 @@ def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
     own = {
         k: v for k, v in file.model_dump(exclude_defaults=True).items() if k in ComparisonFile.model_fields
     }
-    own |= {"seeds": file.report_seeds, "entrants": [_method_entry(file, choice) for choice in choices]}
+    own |= {"seeds": file.report_seeds, "methods": [_method_entry(file, choice) for choice in choices]}
     own.pop("name", None)
     seeds = ", ".join(str(seed) for seed in by_seed(file.seeds))
     head = [
         f"Chosen by {file.criterion()}, median of seeds {seeds}.",
-        *(_remark(file.entrants[choice.point.entry], choice) for choice in choices),
+        *(_remark(file.methods[choice.point.entry], choice) for choice in choices),
     ]
     return (
         f"{MADE} {command}\n"
@@ -244,7 +239,7 @@ def _choice(tried: Sequence[tuple[Point, float, float]]) -> Choice:
 
 
 def _method_entry(file: GridFile, choice: Choice) -> dict[str, Any]:
-    entry, point = file.entrants[choice.point.entry], choice.point
+    entry, point = file.methods[choice.point.entry], choice.point
     own = entry.model_dump(exclude_defaults=True, exclude={"grid", "private_grid"})
     key = "set" if point.epsilon is None else "private"
     return own | {key: [*own.get(key, ()), *point.values], "epsilons": [_word(point.epsilon)]}

@@ -15,12 +15,12 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field, ValidationError
 
-from raydpzv.compare.table import target_name
 from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError
+from raydpzv.report.comparison_table import target_name
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
 
@@ -66,6 +66,8 @@ class Comparison:
     lines: tuple[PlannedLine, ...]
     heads: str = ""
     """Why the methods' heads learn differently; "": they do not."""
+    note: str = ""
+    """What is to be said of the file that it comes from; no part of the plan."""
 
     def __post_init__(self) -> None:
         self._check_lines()
@@ -97,10 +99,10 @@ class Comparison:
         first = _shared(self.lines[0].spec)
         for line in self.lines:
             if (line.label, line.epsilon) in seen:
-                raise SpecError(f"entrants: {line} is there twice; give each a label of its own")
+                raise SpecError(f"methods: {line} is there twice; give each a label of its own")
             seen.add((line.label, line.epsilon))
             if not line.label.isprintable():
-                raise SpecError(f"entrants: a label is a line of text; {line.label!r} has other characters")
+                raise SpecError(f"methods: a label is a line of text; {line.label!r} has other characters")
             if line.spec.clock.kind == "wall":
                 raise SpecError(
                     "clock.kind: a comparison runs under the virtual clock (runs side by side would share real time, "
@@ -108,7 +110,7 @@ class Comparison:
                 )
             if different := [key for key, value in _shared(line.spec).items() if value != first.get(key)]:
                 raise SpecError(
-                    f"entrants: {line} has another [{different[0]}] than {self.lines[0]}; entrants differ in [method] "
+                    f"methods: {line} has another [{different[0]}] than {self.lines[0]}; methods differ in [method] "
                     "and [privacy] alone, so that they can be compared: set it for all of them"
                 )
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from raydpzv.compare.curves import EARLY, NOT_RUN
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, check_own, set_aside
-from raydpzv.compare.table import CLAIMS, CURVES, RUNS
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.errors import InputError
 from raydpzv.privacy.claims import Claim
@@ -22,20 +20,13 @@ from raydpzv.records import metrics
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.report.comparison_lines import EARLY, NOT_RUN
+from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 FAILED, OK = "failed", "ok"
 
 Row = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """The tables of a comparison (schemas in `raydpzv.compare.table`)."""
-
-    runs: pa.Table
-    curves: pa.Table
-    claims: pa.Table
 
 
 @dataclasses.dataclass(frozen=True)

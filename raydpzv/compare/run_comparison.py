@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from raydpzv.compare.plan import Comparison, Planned
@@ -17,8 +18,9 @@ from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import read_key
-from raydpzv.sim.interfaces import Evaluated, Status, unheard
+from raydpzv.sim.interfaces import Status
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"
 STOPPED = "stopped before its end"
@@ -67,33 +69,19 @@ def check_own(planned: Planned, folder: Path) -> None:
 def run_planned(
     planned: Planned,
     folder: Path,
-    progress: Callable[[Status], None] = lambda status: None,
-    stop: threading.Event | None = None,
-    *,
-    data_key: bytes | None = None,
-    evaluated: Evaluated = unheard,
+    options: RunOptions | None = None,
     run: Callable[[Prepared, RunOptions], Run] = run_local,
-    until: int | None = None,
 ) -> str:
-    """Make one run, or go on with it; return why there is no result, "" if there is one.
+    """Make one run, or resume it; return why there is no result, "" if there is one.
 
-    data_key: the comparison's, with which all its runs digest their data; evaluated: see `RunOptions`; run: makes it,
-    in this process if none is given; until: see `RunOptions`.
-    What was begun and can be continued is; what cannot, since its noise was not kept, begins again, and its folder is
-    set aside. A failure is left in the folder, as of any run; only what has no folder is told by the returned sentence
-    alone.
+    options: but for the folder and the name, which are the plan's; run: makes it, in this process if none is given.
+    A run that was started is resumed. If it cannot be, since its noise was not kept, it starts again, and its folder is
+    set aside. A failure is left in the folder, as of any run; without a folder the returned sentence alone says it.
     """
+    given = options or RunOptions()
     try:
-        experiment, out = _begun(planned, folder, in_place=until is not None)
-        options = RunOptions(
-            *(out, planned.line.label),
-            stop=stop or threading.Event(),
-            callbacks=[StatusCallback(progress)],
-            data_key=data_key,
-            evaluated=evaluated,
-            until=until,
-        )
-        made = run(experiment, options)
+        experiment, out = _started(planned, folder, in_place=given.until is not None)
+        made = run(experiment, replace(given, out=out, scenario=planned.line.label))
     except StoppedEarly as error:
         return str(error)
     except Exception as error:
@@ -105,7 +93,7 @@ def run_planned(
     return STOPPED if made.summary["status"] == "stopped" else ""
 
 
-def _begun(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepared, Path | RunFolder]:
+def _started(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepared, Path | RunWriter]:
     if (folder / "scenario.toml").is_file():
         check_own(planned, folder)
         try:
@@ -147,4 +135,5 @@ def one_by_one(
             progress({name: status})
 
         folder = root / RUNS_FOLDER / planned.folder
-        ended(planned, run_planned(planned, folder, report, stop, data_key=key, until=until))
+        options = RunOptions(stop=stop, data_key=key, callbacks=[StatusCallback(report)], until=until)
+        ended(planned, run_planned(planned, folder, options))

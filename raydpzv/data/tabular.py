@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from pyarrow import types
 
 from raydpzv.data.files import no_file, one_line
 from raydpzv.data.public_list import PublicList
+from raydpzv.data.sources import Request
 from raydpzv.data.table import Table
 from raydpzv.errors import DataError, suggest
 
@@ -25,73 +25,34 @@ _SETTINGS = {"groups": "data.groups", "times": "data.time"}
 """Settings that name columns apart, but for those of users.columns."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What a table's columns are: the one to predict, the one of groups, those of categories; the rest are numbers.
+def read_csv(request: Request) -> Table:
+    """Return a CSV file with a heading line as a table; see `_to_table`. Empty cells count as missing.
 
-    missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean"). user, silo:
-    the columns of each record's user and silo, no features; "" for none. time: that of survival times, of which
-    `target` says whether they are events (1, true) or censored (0, false); "" for classes. labels: those that the
-    target may have, None: those that occur; lists: the same of columns of categories. strangers: rows whose label
-    becomes one that no other row has, before anything looks at it, as an audit's neighbours have it. held: who holds
-    each feature, in words; the other columns are not looked at. {}: all are features.
+    data.skip_lines: lines before the heading, which are not looked at.
     """
-
-    target: str
-    groups: str | None = None
-    categories: tuple[str, ...] = ()
-    missing: str = "refuse"
-    user: str = ""
-    silo: str = ""
-    time: str = ""
-    labels: PublicList | None = None
-    lists: Mapping[str, PublicList] = field(default_factory=dict)
-    strangers: tuple[int, ...] = ()
-    held: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Columns that are read as they are written, so that no cell moves the type of the others."""
-        return (*self.lists, *((self.target,) if self.labels else ()))
-
-    def read_from(self, names: list[str]) -> list[str] | None:
-        """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
-        wanted = {self.target, *self.categories, *self.apart.values(), *self.held}
-        once = len(set(names)) == len(names) and wanted <= set(names)
-        return [name for name in names if name in wanted] if self.held and once else None
-
-    @property
-    def apart(self) -> dict[str, str]:
-        """The columns that are neither features nor the target, and what each is of."""
-        named = {"groups": self.groups, "users": self.user, "silos": self.silo, "times": self.time}
-        return {what: column for what, column in named.items() if column}
+    file, skip = request.file, request.data.skip_lines or 0
+    reading = pyarrow.csv.ReadOptions(skip_rows=skip)
+    names = _read(file, lambda: pyarrow.csv.open_csv(file, reading).schema.empty_table()).column_names
+    # texts are read as they are written, so that no cell moves the type of the others
+    texts = (*request.lists, *((request.data.target,) if request.labels else ()))
+    return _to_table(_csv(file, skip, texts, _only(request, names)), request, names)
 
 
-def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
-    """Return a CSV file with a heading line as a table; see `to_table`. Empty cells count as missing.
-
-    skip_lines: lines before the heading, which are not looked at.
-    """
-    names = _csv_names(file, skip_lines)
-    data = _csv(file, skip_lines, columns.texts, columns.read_from(names))
-    return to_table(data, one_line(file.name), columns, names)
-
-
-def read_parquet(file: Path, columns: Columns) -> Table:
-    """Return a Parquet file as a table; see `to_table`."""
+def read_parquet(request: Request) -> Table:
+    """Return a Parquet file as a table; see `_to_table`."""
+    file = request.file
     names = _read(file, lambda: pyarrow.parquet.read_schema(file).empty_table()).column_names
-    return to_table(_parquet(file, columns.read_from(names)), one_line(file.name), columns, names)
+    return _to_table(_parquet(file, _only(request, names)), request, names)
+
+
+def read_survival(request: Request) -> Table:
+    """Return survival times of a Parquet file, or of a CSV file whatever else its suffix is; see `_to_table`."""
+    return read_parquet(request) if request.file.suffix == ".parquet" else read_csv(request)
 
 
 def read_columns(file: Path) -> pa.Table:
     """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they are."""
     return _parquet(file) if file.suffix == ".parquet" else _csv(file)
-
-
-def _csv_names(file: Path, skip_lines: int) -> list[str]:
-    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
-    names: list[str] = _read(file, lambda: pyarrow.csv.open_csv(file, skip).schema.empty_table()).column_names
-    return names
 
 
 def _csv(
@@ -112,24 +73,34 @@ def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
     return _read(file, lambda: pyarrow.parquet.read_table(file, columns=only))
 
 
-def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
-    """Return survival times of a Parquet file, or of a CSV file whatever else its suffix is; see `to_table`."""
-    return read_parquet(file, columns) if file.suffix == ".parquet" else read_csv(file, columns, skip_lines)
+def _apart(request: Request) -> dict[str, str]:
+    """Return the columns that are neither features nor the target, by what they are of."""
+    user, silo = request.owners or ("", "")
+    named = {"groups": request.data.groups, "users": user, "silos": silo, "times": request.data.time}
+    return {role: column for role, column in named.items() if column}
 
 
-def to_table(data: pa.Table, name: str, columns: Columns, names: list[str] | None = None) -> Table:
+def _only(request: Request, names: list[str]) -> list[str] | None:
+    """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
+    used = {request.data.target, *request.data.category_columns, *_apart(request).values(), *request.held}
+    once = len(set(names)) == len(names) and used <= set(names)
+    return [name for name in names if name in used] if request.held and once else None
+
+
+def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
     0..classes-1 as their public list has them, else in sorted order; groups, users and silos are any values, numbered
     in sorted order; survival times are numbers, and their labels 0 or 1. Raises DataError for anything else, naming the
-    columns. names: the file's columns, where `data` are some of them.
+    columns. names: the file's columns, of which `data` may be some.
     """
-    names, target, apart = names or data.column_names, columns.target, columns.apart
+    name, apart, time = one_line(request.file.name), _apart(request), request.data.time
+    target = request.data.target or ""
     _check_column(names, name, target, "to predict")
-    for what, column in apart.items():
-        _check_column(names, name, column, f"of {what}")
-    for category in columns.categories:
+    for role, column in apart.items():
+        _check_column(names, name, column, f"of {role}")
+    for category in request.data.category_columns:
         others = (target, *apart.values())
         _check_column([n for n in names if n not in others], name, category, "of categories")
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
@@ -137,31 +108,30 @@ def to_table(data: pa.Table, name: str, columns: Columns, names: list[str] | Non
         raise DataError(
             f'"{name}" has the columns {_listed(twice)} more than once: rename or drop the others'
         )
-    if twin := next((what for what, column in apart.items() if column == target), None):
+    if twin := next((role for role, column in apart.items() if column == target), None):
         raise DataError(
             f'{_SETTINGS.get(twin, "users.columns")}: "{target}" of "{name}" is the column to '
             f"predict, and no column of {twin}; name another column"
         )
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
-    y, classes = _events(data.column(target), name, target) if columns.time else _labels(data, name, columns)
+    y, classes = _events(data.column(target), name, target) if time else _labels(data, name, request)
     left = [n for n in names if n not in (target, *apart.values())]
-    unused = _unused(left, name, columns.held) if columns.held else ()
+    unused = _unused(left, name, request.held) if request.held else ()
     features = data.select([n for n in left if n not in unused])
-    times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
-    owners = {what: column for what, column in apart.items() if what != "times"}
-    numbers = {what: _owners(data.column(column), name, column, what) for what, column in owners.items()}
+    owners = {role: column for role, column in apart.items() if role != "times"}
+    numbers = {role: _owners(data.column(column), name, column, role) for role, column in owners.items()}
     if "groups" in numbers:
         _check_groups(numbers["groups"], name, apart["groups"])
-    x, levels = _features(features, name, columns)
+    x, levels = _features(features, name, request)
     return Table(
         *(name, x, y, classes, tuple(features.column_names)),
         levels=levels,
-        public_levels=bool(columns.lists),
+        public_levels=bool(request.lists),
         groups=numbers.get("groups"),
         users=numbers.get("users"),
         silos=numbers.get("silos"),
-        times=times,
+        times=_filled(data.column(time), name, time) if time else None,
         unused=unused,
     )
 
@@ -177,22 +147,22 @@ def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[st
     return tuple(feature for feature in features if feature not in held)
 
 
-def _check_column(names: list[str], name: str, column: str, what: str) -> None:
+def _check_column(names: list[str], name: str, column: str, role: str) -> None:
     if column not in names:
         raise DataError(
-            f'"{name}" has no column "{column}" {what}. {suggest(column, names)}Its columns: {_listed(names)}; where '
+            f'"{name}" has no column "{column}" {role}. {suggest(column, names)}Its columns: {_listed(names)}; where '
             "they stand in another line of a CSV file, set data.skip_lines"
         )
 
 
-def _owners(column: pa.ChunkedArray, name: str, title: str, what: str) -> np.ndarray:
+def _owners(column: pa.ChunkedArray, name: str, title: str, role: str) -> np.ndarray:
     """Return the numbers of groups, users or silos, counted from 0 in sorted order, int32 [D].
 
     They depend on which values there are, and not on the rows that have them.
     """
     if column.null_count:
         raise DataError(
-            f'column "{title}" of "{name}" names no {what[:-1]} in row {_first_missing(column)} (counted from 0): fill '
+            f'column "{title}" of "{name}" names no {role[:-1]} in row {_first_missing(column)} (counted from 0): fill '
             "it in or drop the row"
         )
     return _ranked(column)[0].astype(np.int32)
@@ -221,12 +191,13 @@ def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
         raise DataError(one_line(f'"{file}" cannot be read: {error}: mend or re-export it')) from error
 
 
-def _labels(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, int]:
+def _labels(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, int]:
     """Return each label's number, int [D], and how many classes there are."""
-    column, target = data.column(columns.target), columns.target
+    target = request.data.target or ""
+    column = data.column(target)
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    column = _with_strangers(column, columns.strangers)
+    column = _with_strangers(column, request.strangers)
     kind = column.type
     allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
     if not any(is_kind(kind) for is_kind in allowed):
@@ -239,8 +210,8 @@ def _labels(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, in
             f'column "{target}" of "{name}" has no label in row {_first_missing(column)} (counted from 0): fill it in '
             "or drop the row"
         )
-    if known := columns.labels:
-        return _placed(column, known, f'column "{target}"', name).astype(np.int64), len(known)
+    if known := request.labels:
+        return _placed(column, known, target, name).astype(np.int64), len(known)
     values, y = np.unique(column.to_numpy(), return_inverse=True)
     if len(values) < 2:
         raise DataError(
@@ -265,14 +236,14 @@ def _with_strangers(column: pa.ChunkedArray, rows: Sequence[int]) -> pa.ChunkedA
     return pa.chunked_array([pa.array(labels)])
 
 
-def _placed(column: pa.ChunkedArray, known: PublicList, what: str, name: str) -> np.ndarray:
+def _placed(column: pa.ChunkedArray, known: PublicList, title: str, name: str) -> np.ndarray:
     """Return each value's place in the public list, float64 [D], NaN for none. Raises DataError for one outside."""
     texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
     places = np.array([*known.places(texts.dictionary.to_pylist()), np.nan])
     found: np.ndarray = places[texts.indices.fill_null(-1).to_numpy()]
     if (outside := np.flatnonzero(found < 0)).size:
         row = int(outside[0])
-        raise known.refusal(texts[row].as_py(), row, what, name)
+        raise known.refusal(texts[row].as_py(), row, f'column "{title}"', name)
     return found
 
 
@@ -296,20 +267,22 @@ def _filled(column: pa.ChunkedArray, name: str, title: str) -> np.ndarray:
     return found
 
 
-def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, tuple[int, ...] | None]:
+def _features(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, tuple[int, ...] | None]:
     """Return features [D, F], and how many levels each column of categories has where the table wants encoding."""
     if not data.num_columns:
         raise DataError(f'"{name}" has a target column and no features: add columns of numbers')
     found, levels = [], []
+    lists, categories = request.lists, request.data.category_columns
+    refused = request.data.missing != "mean"
     for column, values in zip(data.column_names, data.columns, strict=True):
-        if known := columns.lists.get(column):
-            codes, count = _placed(values, known, f'column "{column}"', name), len(known)
-        elif column in columns.categories:
+        if known := lists.get(column):
+            codes, count = _placed(values, known, column, name), len(known)
+        elif column in categories:
             codes, count = _ranked(values.cast(pa.string()))
         else:
             codes, count = _numbers(values, name, column), 0
         gaps = np.isnan(codes)
-        if gaps.any() and columns.missing == "refuse":
+        if gaps.any() and refused:
             raise DataError(
                 f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and '
                 f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the "
@@ -317,7 +290,7 @@ def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, 
             )
         found.append(codes)
         levels.append(count)
-    plain = not columns.categories and columns.missing == "refuse"
+    plain = not categories and refused
     return np.stack(found, axis=1), None if plain else tuple(levels)
 
 

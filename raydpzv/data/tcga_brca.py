@@ -7,16 +7,14 @@ whether a pid is for training or test and of which region: train_0 to test_5. So
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from raydpzv.data.cells import read_cells
 from raydpzv.data.files import one_line
+from raydpzv.data.sources import Request
 from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
 
-_WANTED = 'data set "tcga_brca"'
 _PATIENTS, _FOLDS = "brca.csv", "train_test_split.csv"
 _FEATURES, _REGIONS = 39, 6
 _PARTS = {
@@ -26,20 +24,19 @@ _PARTS = {
 }
 
 
-def read_folder(folder: Path, home: str) -> Split:
+def read_folder(request: Request) -> Split:
     """Return training and test rows, x [D, 39], survival times, the regions as silos. Raises DataError."""
-    cells = read_cells(_WANTED, folder, _PATIENTS, home, ("pid", "E", "T"))
-    features = tuple(
-        c for c in cells.columns if c not in ("", "pid", "E", "T")
-    )  # "": pandas' number of a row
+    cells = read_cells(request, _PATIENTS, ("pid", "E", "T"))
+    other = ("", "pid", "E", "T")  # "": pandas' number of a row
+    features = tuple(c for c in cells.columns if c not in other)
     if len(features) != _FEATURES:
         raise DataError(
             one_line(
                 f'"{cells.path}" has {len(features)} columns beside pid, E and T: wanted {_FEATURES} features; get it '
-                f"again from {home}"
+                f"again from {request.home}"
             )
         )
-    folds = read_cells(_WANTED, folder, _FOLDS, home, ("pid", "fold2"))
+    folds = read_cells(request, _FOLDS, ("pid", "fold2"))
     places = dict(
         zip(folds.texts("pid").tolist(), folds.codes("fold2", _PARTS).astype(int).tolist(), strict=True)
     )
@@ -56,5 +53,5 @@ def read_folder(folder: Path, home: str) -> Split:
     train, test = (np.flatnonzero(place // _REGIONS == part) for part in range(2))
     for part, rows in (("training", train), ("test", test)):
         if not len(rows):
-            raise DataError(one_line(f'"{folds.path}" has no {part} row; get it again from {home}'))
+            raise DataError(one_line(f'"{folds.path}" has no {part} row; get it again from {request.home}'))
     return Split(table.select(train), table.select(test))

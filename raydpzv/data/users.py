@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from raydpzv.data.horizontal import check_client, owners_of
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
 from raydpzv.registry import SILO_LAWS, USER_LAWS
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections_horizontal import UsersSection
 
 _MAIN_SHARE = 0.8
 """Share of a user's records that its main silo gets."""
@@ -76,7 +79,6 @@ class UserParts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return sum(kept.nbytes for kept in (self.ids, self.starts, self.owners, self.offsets))
 
     def rows(self, client: int) -> np.ndarray:
@@ -147,23 +149,6 @@ class UserParts:
         return _parts(user_N[kept], silo_N[kept], self.clients, ids[kept])
 
 
-@dataclass(frozen=True)
-class UserLaw:
-    """How records get users and silos; see the top of the file.
-
-    count: users that records are shared out among, None where the data say it. labels: classes a user has at most, L,
-    None: any. least: records of a user in a silo where it has any.
-    """
-
-    count: int | None = 100
-    how: str = "zipf"
-    alpha: float = 0.5
-    silos: str = "zipf"
-    silo_alpha: float = 2.0
-    labels: int | None = None
-    least: int = 1
-
-
 @dataclass(frozen=True, eq=False)
 class Known:
     """What the data say of their records: labels, whole numbers [N]; users and silos [N], numbered from 0, or None."""
@@ -173,14 +158,14 @@ class Known:
     silos: np.ndarray | None = None
 
 
-def share_users(known: Known, silos: int, law: UserLaw, key: Key) -> UserParts:
+def share_users(known: Known, silos: int, law: UsersSection, key: Key) -> UserParts:
     """Return every record's user and silo. Depends on the arguments alone.
 
     Raises SpecError for settings that cannot be, DataError for pairs that have too few records where the data say whose
     they are.
     """
-    draw_users: Callable[[Packs, UserLaw, np.random.Generator], np.ndarray] = USER_LAWS[law.how]
-    draw_silos: Callable[[Packs, np.ndarray, int, UserLaw, np.random.Generator], np.ndarray] = SILO_LAWS[
+    draw_users: Callable[[Packs, UsersSection, np.random.Generator], np.ndarray] = USER_LAWS[law.how]
+    draw_silos: Callable[[Packs, np.ndarray, int, UsersSection, np.random.Generator], np.ndarray] = SILO_LAWS[
         law.silos
     ]
     _check(known, silos, law)
@@ -209,7 +194,7 @@ class Packs:
         return len(self.classes)
 
 
-def _packed(known: Known, law: UserLaw, generator: np.random.Generator) -> Packs:
+def _packed(known: Known, law: UsersSection, generator: np.random.Generator) -> Packs:
     """Put records that may go together into packs of `least`, some of them larger where it does not divide."""
     labels = known.labels if law.labels else np.zeros(len(known.labels), np.int64)
     group = labels.astype(np.int64)
@@ -230,33 +215,33 @@ def _packed(known: Known, law: UserLaw, generator: np.random.Generator) -> Packs
     )
 
 
-def uniform_users(packs: Packs, law: UserLaw, generator: np.random.Generator) -> np.ndarray:
+def uniform_users(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
     """Return each pack's user, int64 [P]: drawn alike."""
     assert law.count is not None
     return _drawn_users(packs, np.full(law.count, 1 / law.count), law, generator)
 
 
-def zipf_users(packs: Packs, law: UserLaw, generator: np.random.Generator) -> np.ndarray:
+def zipf_users(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
     """Return each pack's user, int64 [P]: drawn with p_u ∝ (u + 1)^-alpha."""
     assert law.count is not None
     return _drawn_users(packs, _zipf(law.count, law.alpha), law, generator)
 
 
-def users_of_data(packs: Packs, law: UserLaw, generator: np.random.Generator) -> np.ndarray:
+def users_of_data(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
     """Return each pack's user as the data say it."""
     assert packs.users is not None
     return packs.users
 
 
 def uniform_silos(
-    packs: Packs, user_P: np.ndarray, silos: int, law: UserLaw, generator: np.random.Generator
+    packs: Packs, user_P: np.ndarray, silos: int, law: UsersSection, generator: np.random.Generator
 ) -> np.ndarray:
     """Return each pack's silo, int64 [P]: drawn alike."""
     return generator.integers(0, silos, len(packs))
 
 
 def zipf_silos(
-    packs: Packs, user_P: np.ndarray, silos: int, law: UserLaw, generator: np.random.Generator
+    packs: Packs, user_P: np.ndarray, silos: int, law: UsersSection, generator: np.random.Generator
 ) -> np.ndarray:
     """Return each pack's silo, int64 [P]: by rank in its user's random order of the silos."""
     order_US = generator.permuted(np.tile(np.arange(silos), (int(user_P.max()) + 1, 1)), axis=1)
@@ -265,7 +250,7 @@ def zipf_silos(
 
 
 def silos_of_data(
-    packs: Packs, user_P: np.ndarray, silos: int, law: UserLaw, generator: np.random.Generator
+    packs: Packs, user_P: np.ndarray, silos: int, law: UsersSection, generator: np.random.Generator
 ) -> np.ndarray:
     """Return each pack's silo as the data say it."""
     assert packs.silos is not None
@@ -278,7 +263,9 @@ def _zipf(count: int, alpha: float) -> np.ndarray:
     return weights / weights.sum()
 
 
-def _drawn_users(packs: Packs, p_U: np.ndarray, law: UserLaw, generator: np.random.Generator) -> np.ndarray:
+def _drawn_users(
+    packs: Packs, p_U: np.ndarray, law: UsersSection, generator: np.random.Generator
+) -> np.ndarray:
     if packs.silos is not None and law.silos == "main":
         return _with_main_silos(packs.silos, p_U, generator)
     if law.labels is not None:
@@ -359,7 +346,7 @@ def _parts(user_N: np.ndarray, silo_N: np.ndarray, silos: int, rows: np.ndarray)
     return UserParts(users, *arrays)
 
 
-def _check(known: Known, silos: int, law: UserLaw) -> None:
+def _check(known: Known, silos: int, law: UsersSection) -> None:
     """Refuse settings that contradict one another or the data."""
     rows, classes = len(known.labels), len(np.unique(known.labels))
     if (law.how == "column") != (law.count is None):
@@ -391,7 +378,7 @@ def _check(known: Known, silos: int, law: UserLaw) -> None:
         )
 
 
-def _check_silos(known: Known, silos: int, law: UserLaw) -> None:
+def _check_silos(known: Known, silos: int, law: UsersSection) -> None:
     if known.silos is None:
         raise SpecError(
             f'users.silos: "{law.silos}" wants records that name their silo; set users.columns, use a data set with '
@@ -401,7 +388,7 @@ def _check_silos(known: Known, silos: int, law: UserLaw) -> None:
         raise SpecError(f"split.clients: wanted {found}, the silos of the data, got {silos}")
 
 
-def _check_found(found: UserParts, law: UserLaw) -> None:
+def _check_found(found: UserParts, law: UsersSection) -> None:
     """Refuse a silo without records, and pairs with too few."""
     if (empty := np.flatnonzero(found.sizes == 0)).size:
         raise SpecError(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from raydpzv.data.files import one_line
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.registry import VERTICAL_SPLITS
 from raydpzv.settings.party_names import label
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections import SplitSection
 
 _LISTED = 8
 
@@ -68,39 +72,29 @@ class Part:
         return np.ascontiguousarray(block, dtype=np.float32)
 
 
-def partition(
-    x_shape: tuple[int, ...],
-    how: str,
-    clients: int,
-    *,
-    columns: Sequence[Sequence[int | str]] | None = None,
-    names: Sequence[str] = (),
-    parties: Sequence[str] = (),
-    grid: tuple[int, int] | None = None,
-) -> tuple[Part, ...]:
-    """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches", "views", "variables" or "tokens".
+def partition(x_shape: tuple[int, ...], split: SplitSection, names: Sequence[str] = ()) -> tuple[Part, ...]:
+    """Share out rows of shape `x_shape` (without D) among the clients of a [split] section.
 
-    columns: [D, f], any shape flattened first; `columns` lists them explicitly, client by client, by number or by their
-    `names` (of several with one name, as an encoded category has them, it is all). parties: the clients' names, for
-    messages. rows: bands of an image, [D, C, r, W]. patches: a `grid` (rows, columns) over an image, [D, C, h, w], in
-    reading order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. variables:
-    [D, T, f], the last axis of a time series shared out. tokens: [D, l], spans of a text of exactly the same length.
-    Raises SpecError where that cannot be done.
+    columns: [D, f], any shape flattened first; the section may list them client by client, by number or by their
+    `names` (of several with one name, as an encoded category has them, it is all). rows: bands of an image, [D, C, r,
+    W]. patches: a grid (rows, columns) over an image, [D, C, h, w], in reading order; without one the most square grid,
+    wider than high. views: [D, v, ...], axis 1 shared out. variables: [D, T, f], the last axis of a time series shared
+    out. tokens: [D, l], spans of a text of exactly the same length. Raises SpecError where that cannot be done.
     """
-    share: Callable[[tuple[int, ...], int], tuple[Part, ...]] = VERTICAL_SPLITS[how]
-    if clients < 1:
-        raise SpecError(f"clients is {clients}: a partition needs at least 1")
-    if columns is not None and how != "columns":
+    share: Callable[[tuple[int, ...], int], tuple[Part, ...]] = VERTICAL_SPLITS[split.how]
+    columns, clients = split.shares, split.clients
+    if columns is not None and split.how != "columns":
         raise SpecError(
-            f'explicit columns do not go with partition "{how}": leave them out or choose "columns"'
+            f'explicit columns do not go with partition "{split.how}": leave them out or choose "columns"'
         )
-    if grid is not None and how != "patches":
-        raise SpecError(f'a grid does not go with partition "{how}": leave it out or choose "patches"')
+    if split.grid is not None and split.how != "patches":
+        raise SpecError(f'a grid does not go with partition "{split.how}": leave it out or choose "patches"')
     shape = tuple(int(n) for n in x_shape)
     if columns is not None:
+        parties = tuple(split.parties or ())
         return _explicit(shape, [label(m, parties) for m in range(clients)], columns, names)
-    if grid is not None:
-        return by_patches(shape, clients, grid)
+    if split.grid is not None:
+        return by_patches(shape, clients, split.grid)
     return share(shape, clients)
 
 
@@ -242,9 +236,9 @@ def _image(shape: tuple[int, ...], how: str) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _even(places: int, parts: int, what: str) -> list[Span]:
+def _even(places: int, parts: int, noun: str) -> list[Span]:
     if parts > places:
-        raise SpecError(f"{parts} clients cannot share {places} {what}: use at most {places} along that side")
+        raise SpecError(f"{parts} clients cannot share {places} {noun}: use at most {places} along that side")
     base, extra = divmod(places, parts)
     cuts = [i * base + min(i, extra) for i in range(parts + 1)]
     return list(pairwise(cuts))

@@ -32,6 +32,7 @@ from raydpzv.engine.split_model import (
     score_parts,
 )
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
+from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.kernels import Kernel
 from raydpzv.zo.update import Step, Steps
 
@@ -110,20 +111,16 @@ class CompiledBottom:
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self._parameters.network.size
 
     @property
     def layout(self) -> str:
-        """Return the digest of the parameters' names and shapes."""
         return self._parameters.network.layout
 
     def embed(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
-        """Return the embeddings of these training rows."""
         return self._embedded(self._x_train, _rows(ids), noise)[0]
 
     def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
-        """Return the embeddings of the held-out rows."""
         ids = np.arange(len(self._x_test), dtype=np.int32)
         starts = range(0, max(1, len(ids)), EVALUATED_ROWS)
         blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS], at=at)[0] for n in starts]
@@ -132,7 +129,6 @@ class CompiledBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        """Return embeddings at w + amount · u for every amount and seed."""
         own = self._parameters
         out = np.empty((len(amounts), len(seeds), len(ids), own.network.widths[-1]), np.float32)
         _embed_along(
@@ -147,13 +143,11 @@ class CompiledBottom:
         return found
 
     def step_size(self, lr: float) -> None:
-        """Take steps of this size by gradients from now on."""
         descent = self._training.descent
         assert descent is not None
         self._training = replace(self._training, descent=replace(descent, lr=lr))
 
     def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
-        """Descend by the chain rule through the last `forward`."""
         if self._acts is None:
             return
         own, descent = self._parameters, self._training.descent
@@ -168,24 +162,19 @@ class CompiledBottom:
         self._acts = None
 
     def descend(self, steps: Steps) -> None:
-        """Take zeroth-order steps in order."""
         assert self._training.rule is not None
         _descend_along(self._parameters, steps, self._training.rule.momentum, self._law)
 
     def state(self) -> np.ndarray:
-        """Return parameters and, with momentum, velocity."""
         return self._parameters.state()
 
     def restore(self, state: np.ndarray) -> None:
-        """Take over another model's state."""
         self._parameters.restore(state)
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the parameters."""
         return self._parameters.flat.copy()
 
     def sha256(self) -> str:
-        """Return the digest of the parameters' bytes."""
         return self._parameters.sha256()
 
     def _embedded(
@@ -234,35 +223,29 @@ class CompiledTop:
         self._widest = max(self._parameters.widest, clients * width)
 
     def step_size(self, lr: float) -> None:
-        """Take steps of this size from now on."""
         self._settings = replace(self._settings, lr=lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
-        """Store an upload."""
         _put(self._uploaded(values_BE, ids, client), self._table, self._refreshed, _rows(ids), client, round)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
-        """Return how old the other clients' entries are."""
         found = self._no_ages()
         _ages(self._refreshed, _rows(ids), round, serving, found)
         return found
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
-        """Return the rows of other clients that are older than the limit."""
         return older_rows(self._refreshed, ids, round, limit, serving)
 
     def two_point(
         self,
         client: int,
-        ids: np.ndarray,
-        plus_PBE: np.ndarray,
-        minus_PBE: np.ndarray,
+        body: PerturbedEmbeddings,
         round: int,
         *,
         smoothing: float,
         clip: float,
     ) -> TwoPointService:
-        """Serve embeddings at w ± λu_p."""
+        ids, plus_PBE, minus_PBE = body.ids, body.plus, body.minus
         if plus_PBE.shape != minus_PBE.shape:
             raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
         own, how, rows = self._parameters, self._settings, _rows(ids)
@@ -285,7 +268,6 @@ class CompiledTop:
         return TwoPointService(sums.tolist(), nonfinite.tolist(), ages, loss)
 
     def train(self, ids: np.ndarray) -> float:
-        """Take the head's step on cached embeddings."""
         if len(ids) == 0:
             return math.nan
         rows = _rows(ids)
@@ -294,7 +276,6 @@ class CompiledTop:
         return loss
 
     def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
-        """Backpropagate on cached embeddings."""
         gradient = np.empty((len(ids), self._table.shape[1]), np.float32)
         rows = _rows(ids)
         loss = self._stepped(self._table, rows, rows, gradient, scale) if len(rows) else math.nan
@@ -312,14 +293,12 @@ class CompiledTop:
         return gradient.reshape(-1, self._clients, self._width)
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
-        """Backpropagate on these embeddings."""
         inputs = _floats(values_BME).reshape(len(ids), self._clients * self._width)
         gradient = np.empty_like(inputs)
         loss = self._stepped(inputs, np.arange(len(ids), dtype=np.int32), _rows(ids), gradient)
         return loss, gradient.reshape(values_BME.shape)
 
     def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
-        """Return the mean differences of losses, rows subtracted first."""
         own, out = self._parameters, np.zeros(len(ahead_nBE))
         if len(ids):
             _mean_differences(
@@ -337,7 +316,6 @@ class CompiledTop:
         smoothing: float,
         along: int | None = None,
     ) -> np.ndarray:
-        """Return every row's slope."""
         own, out = self._parameters, np.empty(len(ids), np.float32)
         flat_plus, flat_minus = (self._at(along, amount) for amount in (smoothing, -smoothing))
         _row_slopes(
@@ -348,12 +326,10 @@ class CompiledTop:
         return out
 
     def descend(self, step: Step) -> None:
-        """Take a zeroth-order step."""
         how = self._settings
         _descend_along(self._parameters, Steps.of(step), how.momentum, LAWS[how.law])
 
     def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
-        """Return the sum of the rows' clipped gradients."""
         own, total = self._parameters, np.zeros(self._parameters.network.size)
         _clipped_gradients(
             *(self._table, self._labels, _rows(ids), own.flat, own.sizes, self._widest, float(clip), total)
@@ -361,7 +337,6 @@ class CompiledTop:
         return total
 
     def descend_by(self, gradient: np.ndarray) -> None:
-        """Take a first-order step."""
         own, how = self._parameters, self._settings
         _descend(own.flat, own.velocity, _floats(gradient), float(how.lr), float(how.momentum))
 
@@ -377,13 +352,11 @@ class CompiledTop:
         return out
 
     def fit(self, variance: float) -> None:
-        """Set a linear head to its discriminant."""
         ids, own = np.flatnonzero(self._refreshed.all(1)), self._parameters
         if found := discriminant(self._table[ids], self._labels[ids], own.network.widths[-1], variance):
             own.flat[:] = np.concatenate([part.ravel() for part in found])
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
-        """Score held-out rows."""
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         own, labels = self._parameters, self._labels_test
         flat = own.flat if at is None else at
@@ -393,12 +366,10 @@ class CompiledTop:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return head and cache."""
         cache = {"embeddings": self._table.copy(), "refreshed": self._refreshed.copy()}
         return {"head": self._parameters.state(), "steps": self._steps} | cache
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over another model's state."""
         self._parameters.restore(state["head"])
         self._steps, self._table[:], self._refreshed[:] = (
             state["steps"],
@@ -407,11 +378,9 @@ class CompiledTop:
         )
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters."""
         return self._parameters.flat.copy()
 
     def sha256(self) -> str:
-        """Return the digest of the head's parameters."""
         return self._parameters.sha256()
 
     def _at(self, along: int | None, amount: float) -> np.ndarray:

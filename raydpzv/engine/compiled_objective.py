@@ -44,11 +44,9 @@ class CompiledObjective:
 
     @property
     def size(self) -> int:
-        """Number of parameters, d."""
         return self._size
 
     def vector(self, values: Vector) -> np.ndarray:
-        """Return a copy of these numbers, float32 [d]."""
         return np.array(as_array(values), np.float32)
 
     def twin(self) -> CompiledObjective:
@@ -67,7 +65,6 @@ class CompiledObjective:
     def losses(
         self, at: Vector, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Return the mean cross-entropy at `at + amount · u_p` on each client's rows, float64 [M, P]."""
         check_fit(self._size, at, *directions)
         count = max(1, _POINT_FLOATS // self._size)
         blocks = [
@@ -84,7 +81,6 @@ class CompiledObjective:
         return float(_loss_and_gradient(*given)), gradient
 
     def gradients(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the gradient of the mean cross-entropy on each batch, float32 [n, d]."""
         check_fit(self._size, at)
         found, ends = np.zeros((len(rows), self._size), np.float32), _ends(rows)
         _gradients(
@@ -93,7 +89,6 @@ class CompiledObjective:
         return found
 
     def descents(self, at: Vector, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
-        """Return what SGD from `at` changes by each sequence of batches, float32 [n, d]."""
         check_fit(self._size, at)
         steps = [batch for batches in rows for batch in batches]
         found, last = np.empty((len(rows), self._size), np.float32), _ends(rows)
@@ -104,7 +99,6 @@ class CompiledObjective:
     def slopes(
         self, at: Vector, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
-        """Return the mean cross-entropy on `rows` and <∇f, u_p> of each direction, float64 [P]."""
         check_fit(self._size, at, *directions)
         loss, gradient = self.gradient(at, rows)
         found = np.empty(len(directions))
@@ -112,7 +106,6 @@ class CompiledObjective:
         return loss, found
 
     def descent(self, x: Vector, lr: float, momentum: float = 0.0) -> CompiledDescent:
-        """Return a descent that changes x, float32 [d], in place."""
         return CompiledDescent(x, lr, momentum)
 
     def evaluate(self, at: Vector, x: Any, y: Any) -> Metrics:
@@ -148,7 +141,6 @@ class CompiledDescent:
         self._velocity = np.zeros(len(x) if momentum else 0, np.float32)
 
     def step(self, gradients: Sequence[Vector]) -> None:
-        """Take one step along the gradient, whole or in the pieces of the flat vector."""
         pieces = [as_array(gradient).reshape(-1) for gradient in gradients]
         gradient = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         _descend(self._x, self._velocity, gradient, self._lr, self._momentum)

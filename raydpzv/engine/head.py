@@ -140,7 +140,6 @@ class Head:
             return torch.autograd.grad(loss, inputs_BME)[0]
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], labels_N: torch.Tensor) -> Metrics:
-        """Score held-out rows."""
         device = self.model.flat.device
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         with torch.no_grad():

@@ -54,16 +54,13 @@ class KeptRows:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the tensors are that are read."""
         return torch.device(self._device)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a record."""
         return tuple(self._x.shape[1:])
 
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features and labels of some rows."""
         own = np.array(rows, np.int64)  # torch warns of read-only views
         ids = torch.from_numpy(own).to(self.device)
         x, y = self._tensors

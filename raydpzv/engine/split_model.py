@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from raydpzv.keys import Key
+from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Law
 from raydpzv.zo.update import Rule, Step, Steps
 
@@ -196,9 +197,7 @@ class Top(Protocol):
     def two_point(
         self,
         client: int,
-        ids: np.ndarray,
-        plus_PBE: np.ndarray,
-        minus_PBE: np.ndarray,
+        body: PerturbedEmbeddings,
         round: int,
         *,
         smoothing: float,

@@ -28,6 +28,7 @@ from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
+from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.estimators import slope
 from raydpzv.zo.perturbation import perturbation
@@ -58,21 +59,17 @@ class TorchBottom:
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self.model.size
 
     @property
     def layout(self) -> str:
-        """Return the digest of the parameters' names and shapes."""
         return self.model.layout
 
     def embed(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
-        """Return the embeddings of these training rows."""
         with torch.no_grad():
             return self._embedding(self._rows(ids), noise).cpu().numpy()
 
     def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
-        """Return the embeddings of the held-out rows."""
         with torch.no_grad(), self.model.at(at):
             blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
         return np.concatenate(blocks)
@@ -80,7 +77,6 @@ class TorchBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        """Return embeddings at w + amount · u for every amount and seed."""
         assert self._training.rule is not None
         x, law = self._rows(ids), self._training.rule.law
         directions = [Direction(int(seed), self.size, law) for seed in seeds]
@@ -94,11 +90,9 @@ class TorchBottom:
         return self._embedded.detach().cpu().numpy()
 
     def step_size(self, lr: float) -> None:
-        """Take steps of this size by gradients from now on."""
         self._first_order.lr = lr
 
     def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
-        """Descend by the chain rule through the last `forward`."""
         if self._embedded is None:
             return
         assert self._training.descent is not None
@@ -115,15 +109,12 @@ class TorchBottom:
         )
 
     def descend(self, steps: Steps) -> None:
-        """Take zeroth-order steps in order."""
         self._zeroth_order.apply(steps)
 
     def state(self) -> np.ndarray:
-        """Return parameters and what their training keeps."""
         return torch.stack(self._vectors()).detach().cpu().numpy()
 
     def restore(self, state: np.ndarray) -> None:
-        """Take over another model's state."""
         copied(state, self._vectors())
 
     def _vectors(self) -> list[torch.Tensor]:
@@ -133,11 +124,9 @@ class TorchBottom:
         return [flat, *self._first_order.kept] if training.descent is not None else [flat]
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the parameters."""
         return self.model.flat.detach().cpu().numpy().copy()
 
     def sha256(self) -> str:
-        """Return the digest of the parameters' bytes."""
         return self.model.sha256()
 
     def _rows(self, ids: np.ndarray) -> torch.Tensor:
@@ -228,35 +217,28 @@ class TorchTop:
         return EmbeddingCache(len(self._labels_train), self._clients, self._width, self._labels_train.device)
 
     def step_size(self, lr: float) -> None:
-        """Take steps of this size from now on."""
         self.head.step_size(lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
-        """Store an upload."""
         self.table.put(client, ids, self._tensor(values_BE), round)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
-        """Return how old the other clients' entries are."""
         return self.table.ages(ids, round, serving)
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
-        """Return the rows of other clients that are older than the limit."""
         return self.table.older(ids, round, limit, serving)
 
     def two_point(
         self,
         client: int,
-        ids: np.ndarray,
-        plus_PBE: np.ndarray,
-        minus_PBE: np.ndarray,
+        body: PerturbedEmbeddings,
         round: int,
         *,
         smoothing: float,
         clip: float,
     ) -> TwoPointService:
-        """Serve embeddings at w ± λu_p."""
-        labels_B = self._labels(ids)
-        plus, minus = self._tensor(plus_PBE), self._tensor(minus_PBE)
+        ids, labels_B = body.ids, self._labels(body.ids)
+        plus, minus = self._tensor(body.plus), self._tensor(body.minus)
         batch_BME, cache = self.table.get(ids), self.table.ages(ids, round, client)
         slopes_PB = self._slopes(batch_BME, plus, minus, labels_B, client, smoothing)
         clipped = [clip_two_sided(slopes_B, clip) for slopes_B in slopes_PB]
@@ -268,11 +250,9 @@ class TorchTop:
         return TwoPointService([float(c.sum()) for c, _ in clipped], [bad for _, bad in clipped], cache, loss)
 
     def train(self, ids: np.ndarray) -> float:
-        """Take the head's step on cached embeddings."""
         return self.head.train(self.table.get(ids), self._labels(ids))
 
     def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
-        """Backpropagate on cached embeddings."""
         inputs_RME = self.table.get(ids)
         return self._stepped(inputs_RME, ids, scale) if len(ids) else (math.nan, inputs_RME.cpu().numpy())
 
@@ -285,7 +265,6 @@ class TorchTop:
         return found
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
-        """Backpropagate on these embeddings."""
         return self._stepped(self._tensor(values_BME), ids)
 
     def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
@@ -310,7 +289,6 @@ class TorchTop:
         smoothing: float,
         along: int | None = None,
     ) -> np.ndarray:
-        """Return every row's slope."""
         labels_B, batch_BME = self._labels(ids), self.table.get(ids)
         if along is None:
             plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
@@ -322,11 +300,9 @@ class TorchTop:
         return slope(losses[0], losses[1], smoothing).cpu().numpy()
 
     def descend(self, step: Step) -> None:
-        """Take a zeroth-order step."""
         self.head.descend(step)
 
     def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
-        """Return the sum of the rows' clipped gradients."""
         if len(ids) == 0:
             return np.zeros(self.head.model.size)
         gradients_Bd = self.head.row_gradients(self.table.get(ids), self._labels(ids))
@@ -334,20 +310,17 @@ class TorchTop:
         return clipped.sum(0)
 
     def descend_by(self, gradient: np.ndarray) -> None:
-        """Take a first-order step."""
         self.head.descend_by(self._tensor(gradient.astype(np.float32)))
 
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
     ) -> np.ndarray:
-        """Estimate every row's gradient from its own losses."""
         inputs_BME = self.table.get(ids)
         directions_nBE = unit_rows(count, len(ids), self._width, key).to(inputs_BME.device)
         found_BE = row_gradients(self.head, inputs_BME, self._labels(ids), client, directions_nBE, smoothing)
         return found_BE.cpu().numpy()
 
     def fit(self, variance: float) -> None:
-        """Set a linear head to its discriminant."""
         ids = self.table.complete()
         rows_NF = self.table.get(ids).flatten(1).cpu().numpy()
         flat = self.head.model.flat
@@ -357,7 +330,6 @@ class TorchTop:
                 flat.copy_(torch.from_numpy(np.concatenate([part.ravel() for part in found])))
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
-        """Score held-out rows."""
         with torch.no_grad(), self.head.model.at(at):
             return score_parts(
                 lambda part: self.head.evaluate([e[part] for e in embeddings_MNE], self._labels_test[part]),
@@ -365,21 +337,17 @@ class TorchTop:
             )
 
     def state(self) -> dict[str, Any]:
-        """Return head and cache."""
         return self.head.state() | (self.table.state() if "table" in vars(self) else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over another model's state."""
         self.head.restore(state)
         if "embeddings" in state:
             self.table.restore(state)
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters."""
         return self.head.model.flat.detach().cpu().numpy().copy()
 
     def sha256(self) -> str:
-        """Return the digest of the head's parameters."""
         return self.head.model.sha256()
 
     def _stepped(

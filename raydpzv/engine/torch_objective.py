@@ -83,12 +83,10 @@ class TorchObjective:
         return torch.tensor(values, device=self._device)
 
     def twin(self) -> TorchObjective:
-        """Return another objective on the same rows, for another thread."""
         return TorchObjective(self._make, self._rows, self._named)
 
     @property
     def size(self) -> int:
-        """Number of parameters, d."""
         return self._model.size
 
     @property
@@ -104,14 +102,12 @@ class TorchObjective:
 
     @torch.no_grad()
     def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
-        """Return the mean loss on `rows` (whole numbers [B]); nan or inf where the scores are."""
         check_fit(self.size, at)
         points_1d = self._room(1)
         points_1d[0].copy_(at)
         return float(self._losses(points_1d, rows))
 
     def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the mean loss on each client's rows, float64 [M]."""
         return np.array([self.loss(at, batch) for batch in rows])
 
     @torch.no_grad()
@@ -138,7 +134,6 @@ class TorchObjective:
 
     @torch.no_grad()
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
-        """Return the mean loss on `rows`, of float32 precision, and its gradient, float32 [d]."""
         check_fit(self.size, at)
         self._model.flat.copy_(at)
         x_BF, y_B = self._batch(rows)
@@ -150,11 +145,9 @@ class TorchObjective:
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the gradient of the mean loss on each batch, float32 [n, d]."""
         return np.stack([self.gradient(at, batch)[1].cpu().numpy() for batch in rows])
 
     def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
-        """Return what SGD from `at` changes by each sequence of batches, float32 [n, d]."""
         return np.stack([self._descended(at, batches, lr) for batches in rows])
 
     def _descended(self, at: torch.Tensor, batches: Sequence[np.ndarray], lr: float) -> np.ndarray:
@@ -167,12 +160,10 @@ class TorchObjective:
     def slopes(
         self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
-        """Return the mean loss on `rows` and <∇f, u_p> of each direction, float64 [P]."""
         loss, gradient = self.gradient(at, rows)
         return loss, np.array([_inner(gradient, direction) for direction in directions])
 
     def descent(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> MomentumDescent:
-        """Return a descent that changes x, float32 [d], in place."""
         return MomentumDescent(x, lr, momentum)
 
     @torch.no_grad()

@@ -40,11 +40,6 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     said = [experiment.spec.note] if experiment.spec.note else []
     found = [*said, *_unused(experiment), *_late_changes(experiment.spec)]
     found += _of_result(experiment, rows, failed)
-    if experiment.missing:
-        found.append(
-            f"{experiment.missing:,} updates that a lost machine may have made, beyond what the storage had, are "
-            "charged in every ε"
-        )
     found += _lateness(experiment, rows) if experiment.lateness_by_client else _overall_lateness(rows)
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     found += _silence(experiment, rows) if experiment.spec.clock.kind == "wall" else []

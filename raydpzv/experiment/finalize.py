@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,24 +25,17 @@ from raydpzv.files import sha256
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import drop_checkpoints, write_models
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
 from raydpzv.segments.started_segments import has_restarted
 from raydpzv.settings.party_names import named
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
-from raydpzv.sim.run_until import RunUntil
-from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED
 from raydpzv.storage.download import link
-from raydpzv.storage.uploader import FolderUploader, FreshNoise
+from raydpzv.storage.uploader import FolderUploader
 from raydpzv.zo.kernels import FirstCalls, first_calls
-
-_AHEAD_SHARE = 50
-"""One part in so many of the planned updates may be made before they are in the storage: after the loss of a machine
-they are charged twice, some 1 % of ε."""
-_AHEAD = 100
-"""The same of a run whose updates are not planned."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +65,10 @@ class RunOptions:
     clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`). until:
     updates after which a run in this process under the virtual clock is stopped, as by the user, to go on from there.
     keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before `evaluated` is called.
-    storage: brings the folder to a storage as it grows, which the run waits for where it has to.
+    storage: uploads the folder as it grows; it sets `stop` once uploads have failed for good.
     """
 
-    out: Path | RunFolder | None = None
+    out: Path | RunWriter | None = None
     scenario: str = ""
     progress: Callable[[Status], None] | None = None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -90,9 +83,7 @@ class RunOptions:
 
     def controls(self, *, keeps: bool) -> RunControls:
         """Return how a run in this process is steered; keeps: whether it takes checkpoints."""
-        run_until = self.storage.horizon if self.storage else RunUntil()
-        stop = StopAt(self.stop, self.until)
-        return RunControls(stop, self.evaluated, run_until, keeps, self.keep_evaluated)
+        return RunControls(StopAt(self.stop, self.until), self.evaluated, keeps, self.keep_evaluated)
 
     @cached_property
     def watch(self) -> Callbacks:
@@ -104,59 +95,53 @@ class RunOptions:
 @contextmanager
 def run_folder(
     options: RunOptions, experiment: Prepared, *, runner: str, device: str
-) -> Iterator[RunFolder | None]:
+) -> Iterator[RunWriter | None]:
     """Give the run folder to write to, new or continued, locked while the block runs; tell callbacks of both ends."""
     out, scenario = options.out, options.scenario or experiment.spec.name
-    folder = out if isinstance(out, RunFolder) else None
-    if out is not None and not isinstance(out, RunFolder):
+    folder = out if isinstance(out, RunWriter) else None
+    if out is not None and not isinstance(out, RunWriter):
         named = {"engine": experiment.engine, "scenario": scenario}
         operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
-        folder = RunFolder.create(out, experiment.spec, facts, operator)
+        folder = RunWriter.create(out, experiment.spec, facts, operator)
     start = RunStart(experiment.spec, scenario, runner, folder.path if folder else None)
     with folder or nullcontext():
         if folder and folder is out:
             folder.begin_leg()
-        with _brought(options, experiment, folder), options.watch.told(start):
+        with _uploaded(options, experiment, folder), options.watch.told(start):
             yield folder
 
 
 @contextmanager
-def _brought(options: RunOptions, experiment: Prepared, folder: RunFolder | None) -> Iterator[None]:
-    """Bring the folder to the storage while the block runs, if there is one."""
+def _uploaded(options: RunOptions, experiment: Prepared, folder: RunWriter | None) -> Iterator[None]:
+    """Upload the folder while the block runs, if there is a storage."""
     if options.storage is None or folder is None:
         yield
         return
     link(folder.path, options.storage)
-    noise = fresh_noise(experiment)
-    if noise.kind == UNBOUNDED:
+    fresh = fresh_noise(experiment)
+    if fresh:
         warnings.warn(
-            f"{options.storage.uri}: real time stands still for no storage, so that this run, whose noise is the "
-            "system's, cannot go on from there if this machine is lost with the run's folder: releases would be drawn "
-            "twice",
+            f"{options.storage.uri}: this run's noise is the system's, so no other machine can continue it if this one "
+            "is lost with the run's folder: releases would be drawn twice; keep --out on a disk that lasts",
             RuntimeWarning,
             stacklevel=2,
         )
-    with options.storage.of(folder.path, noise):
+    with options.storage.uploads(folder.path, fresh_noise=fresh, failed=options.stop.set):
         yield
 
 
-def fresh_noise(experiment: Prepared) -> FreshNoise:
-    """Return what a run releases that a second draw would release once more, for a storage to announce.
+def fresh_noise(experiment: Prepared) -> bool:
+    """Tell whether a run that is made again after a loss would release its updates with other noise.
 
-    Seeded noise is drawn to the same bits; and a run that no record brings back never goes on.
+    Seeded noise is drawn to the same bits. A run whose noise no record keeps never resumes.
     """
     setting = experiment.setting
-    if setting is None or setting.noise != "system" or experiment.unrecorded:
-        return FreshNoise()
-    if experiment.spec.clock.kind != "virtual":
-        return FreshNoise(UNBOUNDED)
-    planned = experiment.budget().updates
-    return FreshNoise(ANNOUNCED, max(1, planned // _AHEAD_SHARE) if planned else _AHEAD)
+    return setting is not None and setting.noise == "system" and not experiment.unrecorded
 
 
-def contradicts(error: BaseException, folder: RunFolder | None) -> bool:
+def contradicts(error: BaseException, folder: RunWriter | None) -> bool:
     """Tell whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
     return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
 
@@ -164,7 +149,7 @@ def contradicts(error: BaseException, folder: RunFolder | None) -> bool:
 class RowWriter:
     """Where rows go: the run folder if there is one, else memory; and to whom watches the run."""
 
-    def __init__(self, folder: RunFolder | None, every: float, watch: Callbacks) -> None:
+    def __init__(self, folder: RunWriter | None, every: float, watch: Callbacks) -> None:
         self.folder, self._watch = folder, watch
         self._every, self._last = every, time.monotonic()
         self._kept: list[Rows] = []
@@ -275,13 +260,14 @@ class RunFinalizer:
                 raise StoppedEarly(
                     f"{folder.path}: stopped while the record was being computed again; it is as it was"
                 )
-            folder.write_models(models)
+            write_models(folder.path, models)
         stopped = reason == USER
         if self._storage:
-            facts = {**facts, "storage": self._storage.flush()}
+            with self._failing(status, spent, facts):
+                facts = {**facts, "storage": self._storage.flush()}
         run = self._summary("stopped" if stopped else "done", reason, status, spent, models, facts)
         if folder and not stopped:
-            folder.drop_checkpoints()
+            drop_checkpoints(folder.path)
         return run
 
     def failed(
@@ -310,13 +296,16 @@ class RunFinalizer:
             fault=type(error).__name__,
         )
 
+    def failing(self, status: Status) -> AbstractContextManager[None]:
+        """Close a run if the block fails; what it has released is unknown then."""
+        return self._failing(status, None, {})
+
     @contextmanager
-    def failing(self, status: Status) -> Iterator[None]:
-        """Close a run that an error in the block breaks off; nobody knows then what it has released."""
+    def _failing(self, status: Status, spent: Spent | None, facts: Mapping[str, Any]) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            self.failed(error, status, None)
+            self.failed(error, status, spent, facts)
             raise
 
     def _whole(self, spent: Spent | None, status: Status, facts: Mapping[str, Any]) -> Spent | None:

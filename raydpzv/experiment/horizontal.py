@@ -69,8 +69,7 @@ class PreparedHorizontal:
     """A horizontal scenario with its data loaded and shared out.
 
     privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
-    says nothing; missing: updates that a lost machine may have made, of which it says nothing either; recorded: updates
-    that the ledger of a run which goes on has, where none may be released a second time.
+    says nothing; recorded: updates in the ledger of a run that resumes, where none may be released a second time.
     """
 
     spec: HorizontalScenario
@@ -81,7 +80,6 @@ class PreparedHorizontal:
     unused: tuple[str, ...] = ()
     lost: int = 0
     recorded: int = 0
-    missing: int = 0
 
     barrier = 1  # rounds wait for their cohort, which is no lateness; clients that pull wait for nobody
     ledger_of_releases = lateness_by_client = False
@@ -143,9 +141,6 @@ class PreparedHorizontal:
 
     def ledger_header(self) -> Header | None:
         return self.plan.header() if self.seeded else None
-
-    def with_missing(self, missing: int) -> PreparedHorizontal:
-        return replace(self, missing=missing)
 
     @property
     def nbytes(self) -> int:
@@ -270,9 +265,7 @@ class PreparedHorizontal:
         return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
-        return user_privacy_filter(
-            self.setting, self.spec.budget.epsilon, self.lost, self._sample(), self.missing
-        )
+        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost, self._sample())
 
     def _sample(self) -> Callable[[int], np.ndarray] | None:
         """Who is drawn for a round, of methods whose silos do not know it."""

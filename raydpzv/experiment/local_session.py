@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from raydpzv.experiment.client_threads import HEAD_START, Loop, run_threads
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, RunCore, Sink
 from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.registry import LOCAL_PARTIES
+from raydpzv.sim.client_threads import HEAD_START, Loop, run_threads
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
@@ -88,7 +88,7 @@ class LocalSession:
         self._spec, self._writer, self._finalizer, self._options = prepared.spec, writer, finalizer, options
         folder = writer.folder
         keeps = folder is not None and not folder.is_recomputed
-        resumes = folder is not None and keeps and isinstance(options.out, RunFolder)
+        resumes = folder is not None and keeps and isinstance(options.out, RunWriter)
         make: PartiesMaker = LOCAL_PARTIES[self._spec.kind]
         self._parties = make(
             *(prepared, ledger, writer, options.controls(keeps=keeps)),
@@ -163,7 +163,7 @@ class LocalSession:
 
 
 @contextmanager
-def open_ledger(prepared: Prepared, folder: RunFolder | None) -> Iterator[Ledger | None]:
+def open_ledger(prepared: Prepared, folder: RunWriter | None) -> Iterator[Ledger | None]:
     """Give the ledger of a run in this process, new or with all that it has; None for methods without one."""
     header = prepared.ledger_header()
     if header is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hmac
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,13 +15,11 @@ import numpy as np
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
-from raydpzv.data.builtin import Mixture
 from raydpzv.data.encoding import encoded
 from raydpzv.data.generated import GeneratedSplit
 from raydpzv.data.horizontal import Partition, split_rows
-from raydpzv.data.sources import load
+from raydpzv.data.sources import Request, load
 from raydpzv.data.table import (
-    Limits,
     Split,
     Table,
     check_both_classes,
@@ -30,8 +28,7 @@ from raydpzv.data.table import (
     scale_by,
     with_validation,
 )
-from raydpzv.data.text import Text
-from raydpzv.data.users import Known, UserLaw, UserParts, check_least, share_users
+from raydpzv.data.users import Known, UserParts, check_least, share_users
 from raydpzv.errors import DataError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
@@ -83,15 +80,6 @@ class Prepared(Protocol):
     @property
     def unrecorded(self) -> str | None:
         """What of a run came from the operating system and is not kept, so that it cannot be repeated; or None."""
-        ...
-
-    @property
-    def missing(self) -> int:
-        """Updates that a lost machine may have made, whose releases are on no record."""
-        ...
-
-    def with_missing(self, missing: int) -> Prepared:
-        """Return the same where a lost machine may have made so many updates."""
         ...
 
     @property
@@ -210,46 +198,18 @@ def load_scenario(
     spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
 ) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    split = load_data(spec.data, Key(spec.seed) / "data", change, strangers=strangers, held=spec.split.held)
+    request = Request(spec.data, Key(spec.seed) / "data", strangers=strangers, held=spec.split.held)
+    split = load_data(request, change)
     return Loaded(split, timing(spec, spec.split.clients))
 
 
-def load_data(
-    data: DataSection,
-    key: Key,
-    change: TableChange | None = None,
-    columns: tuple[str, str] | None = None,
-    strangers: tuple[int, ...] = (),
-    held: Mapping[str, str] | None = None,
-) -> Split:
+def load_data(request: Request, change: TableChange | None = None) -> Split:
     """Load rows, cut to size and scaled. Raises SpecError and DataError.
 
-    change: made to the table as it was read, before it is divided, cut and scaled. columns: those that name each
-    record's user and silo, "" for one that is not there. strangers, held: see `raydpzv.data.sources.load`.
+    change: made to the table as it was read, before it is divided, cut and scaled.
     """
-    split = load(
-        data.source,
-        Path(data.folder) if data.folder else None,
-        file=Path(data.file) if data.file else None,
-        target=data.target,
-        groups=data.groups,
-        owners=columns,
-        time=data.time,
-        skip_lines=data.skip_lines,
-        categories=data.categories,
-        missing=data.missing,
-        labels=data.labels,
-        other=data.other,
-        strangers=strangers,
-        held=held,
-        test_fraction=data.test_fraction,
-        key=key / "split",
-        mixture=Mixture(data.rows, data.columns, data.generated_classes, steps=data.steps),
-        text=Text(data.tokens, data.vocabulary),
-        limits=Limits(data.train_rows, data.test_rows, key / "limit", data.split),
-        split=data.split,
-        change=change,
-    )
+    data, key = request.data, request.key
+    split = load(request, change)
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
     check_both_classes(found)
@@ -264,27 +224,17 @@ def shared_rows(
 ) -> tuple[Split | GeneratedSplit, Partition]:
     """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
     if generate := DATA_SOURCES[data.source].generate:
-        made: GeneratedSplit = generate(data.source, data, how, key / "data")
+        made: GeneratedSplit = generate(data, how, key / "data")
         return made, made.train.parts
-    split = load_data(data, key / "data", columns=users.columns if users else None)
+    split = load_data(Request(data, key / "data", owners=users.columns if users else None))
     if users is not None:
         train = split.train
-        law = UserLaw(**users.model_dump(exclude={"columns"}))
         known = Known(train.y, train.users, train.silos)
-        shared = share_users(known, how.clients, law, key / "parts")
+        shared = share_users(known, how.clients, users, key / "parts")
         if train.times is not None:
             check_least(shared, 2, "with survival times, whose loss compares a user's records")
         return split, shared
-    parts = split_rows(
-        split.train.y,
-        how.clients,
-        how.how,
-        alpha=how.alpha,
-        sizes=how.sizes,
-        least=how.least,
-        key=key / "parts",
-    )
-    return split, parts
+    return split, split_rows(split.train.y, how, key / "parts")
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:
@@ -432,7 +382,8 @@ def _rows_of(spec: VerticalScenario) -> int:
 def _rows(data: str, split: str, seed: int) -> int:
     """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
     held = SplitSection.model_validate_json(split).held
-    return load_data(DataSection.model_validate_json(data), Key(seed) / "data", held=held).train.rows
+    request = Request(DataSection.model_validate_json(data), Key(seed) / "data", held=held)
+    return load_data(request).train.rows
 
 
 @functools.lru_cache(1)

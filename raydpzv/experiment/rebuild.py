@@ -24,7 +24,8 @@ from raydpzv.experiment.reexecute import check_new_segment, check_resumable, che
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, last_round
+from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import read_coins
 from raydpzv.records.store import Rows
 from raydpzv.segments.started_segments import note_segment, segments_started
@@ -106,14 +107,14 @@ def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: 
 
 def resuming_horizontal(
     path: Path, moved: Sequence[str] = (), *, in_place: bool = False
-) -> tuple[PreparedHorizontal, RunFolder, str]:
+) -> tuple[PreparedHorizontal, RunWriter, str]:
     """Return the prepared scenario that resumes, the folder it writes to (locked), and the scenario's name.
 
     It resumes after the last checkpoint; without one it starts again (`in_place` or not), to the same bits. Raises
     InputError as `raydpzv.experiment.reexecute.resuming` does.
     """
     # first of all: else a segment of another process, started and lost meanwhile, would not count
-    folder = RunFolder.held(path, moved)
+    folder = RunWriter.locked(path, moved)
     try:
         spec = folder.spec()
         assert isinstance(spec, HorizontalScenario)
@@ -122,7 +123,7 @@ def resuming_horizontal(
         check_same(prepared, folder)
         prepared = restarted_horizontal(prepared, folder)
         folder.go_back()
-        folder.sweep()
+        delete_scratch_files(path)
         if prepared.counts_segments:
             note_segment(folder)
     except BaseException:
@@ -139,7 +140,8 @@ def restarted_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
     check_new_segment(prepared, folder)
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
-        # what a storage holds has later rows: these are read last, and what was released meanwhile is charged anyway
+        # a copy from a storage may hold rows of later rounds, which were read last; these rounds are made again to the
+        # same bits, since a storage is not resumed from where noise of the system may have followed
         if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
@@ -156,7 +158,7 @@ def _require_newest(folder: RunFolder) -> None:
     """
     checkpoint = folder.checkpoint()
     made = checkpoint.round if checkpoint else 0
-    seen = folder.last_round("user_epsilon")
+    seen = last_round(folder.path, "user_epsilon")
     if seen > made + 1:
         raise DataError(
             f"{folder.path}: has rows of round {seen}, but "

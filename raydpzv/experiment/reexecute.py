@@ -28,7 +28,8 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints
+from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import OPERATOR, read_coins, read_key
 from raydpzv.records.status_labels import shown
 from raydpzv.records.store import Rows
@@ -119,7 +120,7 @@ def _unbroken(rounds: Sequence[int]) -> int:
 
 def resuming(
     path: Path, moved: Sequence[str] = (), *, in_place: bool = False
-) -> tuple[PreparedVertical, RunFolder, str]:
+) -> tuple[PreparedVertical, RunWriter, str]:
     """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
     It resumes from its last checkpoint. Without one everything on record is computed again, bit for bit (that takes
@@ -130,7 +131,7 @@ def resuming(
     run is complete, is being written by another process, or if its scenario or data are not what they were; DataError
     if rows, ledger or checkpoints are damaged or do not belong together.
     """
-    folder = RunFolder.held(path, moved)
+    folder = RunWriter.locked(path, moved)
     try:
         checkpoint = folder.checkpoint()
         restarts_in_place = checkpoint is not None or (in_place and not _releases_beside_ledger(folder))
@@ -148,7 +149,7 @@ def resuming(
         folder.read_ledger = ledger
         if restarts_in_place:
             folder.go_back()
-        folder.sweep()
+        delete_scratch_files(path)
     except BaseException:
         folder.__exit__()
         raise
@@ -164,7 +165,7 @@ def _releases_beside_ledger(folder: RunFolder) -> bool:
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
-def restarted(experiment: PreparedVertical, folder: RunFolder) -> PreparedVertical:
+def restarted(experiment: PreparedVertical, folder: RunWriter) -> PreparedVertical:
     """Return what resumes in the folder that a run writes, from its last checkpoint or its start; reads alone.
 
     Raises as `resuming` does where a record is damaged or no run can resume from it.
@@ -181,7 +182,7 @@ def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger
     """Return the releases that a run may come to which goes on from a checkpoint (None: from its start)."""
     if checkpoint:
         _require_ledger(checkpoint, ledger.version if ledger else None, folder)
-    releases = recorded(folder.column_rows("release", Recorded._fields), ledger)
+    releases = recorded(column_rows(folder, "release", Recorded._fields), ledger)
     _check_gaps(releases, folder.path)
     return _beyond(checkpoint, releases, ledger) if checkpoint else releases
 
@@ -223,8 +224,8 @@ def prepared_again(spec: VerticalScenario, folder: RunFolder) -> PreparedVertica
 
 def drop_left_over(folder: RunFolder) -> None:
     """Delete what a kill left in the folder of a run that has come to its end."""
-    folder.drop_checkpoints()
-    folder.sweep()
+    drop_checkpoints(folder.path)
+    delete_scratch_files(folder.path)
 
 
 def check_resumable(folder: RunFolder) -> None:

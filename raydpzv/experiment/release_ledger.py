@@ -26,7 +26,7 @@ from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.privacy.mechanisms import Address
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import Rows
 from raydpzv.wire.messages import Acknowledged
 
@@ -215,7 +215,7 @@ def with_ledger(
 
 
 @contextmanager
-def open_release_ledger(experiment: PreparedVertical, folder: RunFolder | None) -> Iterator[Ledger | None]:
+def open_release_ledger(experiment: PreparedVertical, folder: RunWriter | None) -> Iterator[Ledger | None]:
     """Give the ledger of a run in this process; None for methods without one."""
     plan = experiment.plan()
     if plan is None:

@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raydpzv.experiment.prepare import Prepared
@@ -20,11 +20,10 @@ from raydpzv.methods.roles import Server
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
-from raydpzv.segments.segment import Segment
+from raydpzv.segments.continuation import RunSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
-from raydpzv.sim.run_until import RunUntil
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import LoopHooks, VirtualRun
 from raydpzv.sim.wall import SavedClient
@@ -77,13 +76,12 @@ class StopAt:
 class RunControls:
     """How a run is steered from outside.
 
-    evaluated: called at each evaluation. run_until: how many updates the run may make for now. keeps: whether
-    checkpoints are taken. keep_evaluated: whether one is taken at each evaluation, too.
+    evaluated: called at each evaluation. keeps: whether checkpoints are taken. keep_evaluated: whether one is taken at
+    each evaluation, too.
     """
 
     stop: StopAt
     evaluated: Evaluated = unheard
-    run_until: RunUntil = field(default_factory=RunUntil)
     keeps: bool = False
     keep_evaluated: bool = False
 
@@ -97,7 +95,7 @@ class RunCore(ABC):
     rounds = False
     """Whether checkpoints are taken after rounds; else they are taken between two events."""
 
-    segment: Segment
+    segment: RunSegment
     """Under the wall clock: the segment that runs here, since `bring_segment`."""
     wall: Wall
     """Under the wall clock: the server's loop, since `open_wall`."""
@@ -119,8 +117,7 @@ class RunCore(ABC):
         self.privacy_filter = prepared.privacy_filter()
         self.recorder = Recorder(prepared.skipped_rows(), self.privacy_filter.epsilons)
         self.server_loop = ServerLoop(
-            *(server, self.privacy_filter, self.recorder, prepared.budget()),
-            *(controls.evaluated, controls.run_until),
+            *(server, self.privacy_filter, self.recorder, prepared.budget(), controls.evaluated)
         )
         self._policy = prepared.checkpoint_policy() if controls.keeps else None
 

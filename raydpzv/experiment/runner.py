@@ -9,26 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import InputError, ReplayMismatch, SpecError
+from raydpzv.errors import InputError, NotRecomputable, ReplayMismatch, SpecError
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
 from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.schema import SCHEMAS
-from raydpzv.records.store import Rows
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.registry import RESTARTERS, RESUMERS, RUNNERS
 from raydpzv.segments.started_segments import note_fall_back, note_segment
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import download
-from raydpzv.storage.download import begun, check_apart, link_of
+from raydpzv.storage.download import check_apart, created, link_of, stored
 from raydpzv.storage.lease import Waits
-from raydpzv.storage.lost_updates import missing_updates
-from raydpzv.storage.uploader import FolderUploader, FreshNoise
+from raydpzv.storage.uploader import FolderUploader
 
 
 def run(
@@ -83,8 +79,8 @@ def run(
     def waits(what: str) -> None:
         options.watch.status(Status(stage=what))
 
-    with begun(storage, "run", waits=waits) if storage is not None else nullcontext() as mirror:
-        found: Run = start(prepared, replace(options, storage=mirror))
+    with created(storage, "run", waits=waits) if storage is not None else nullcontext() as uploader:
+        found: Run = start(prepared, replace(options, storage=uploader))
         return found
 
 
@@ -107,7 +103,7 @@ def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
                 prepared = fall_back(prepared, writer, contradiction, session.status.time)
 
 
-Continued = tuple[Prepared, RunFolder, str]
+Continued = tuple[Prepared, RunWriter, str]
 """What resumes, the folder that it writes to, and the scenario's name."""
 
 Resumer = Callable[..., Continued]
@@ -130,49 +126,47 @@ def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) 
 
 @contextmanager
 def continued_at(
-    uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda what: None
+    uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda sentence: None
 ) -> Iterator[tuple[Continued, FolderUploader]]:
-    """Yield the same of a run in a storage, brought to a folder, and what brings that back; held while the block runs.
+    """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
 
     waits: told of another process whose lease has to run out first. Raises as `continued` and
-    `raydpzv.storage.download.continued` do.
+    `raydpzv.storage.download.resumed` do.
     """
-    with download.continued(uri, path, waits=waits) as (mirror, missing):
-        if not mirror.up_to_date and RunFolder.open(path).completed_by():
-            _bring(mirror, path)
-        prepared, folder, name = _continued(path, moved)
+    with download.resumed(uri, path, waits=waits) as uploader:
+        if not uploader.up_to_date and RunFolder.open(path).completed_by():
+            _upload_rest(uploader, path)
+        found = _continued(path, moved)
         try:
-            if missing:
-                folder.append(_lost(folder, missing))
-            yield (prepared, folder, name), mirror
+            yield found, uploader
         finally:
-            folder.__exit__()
+            found[1].__exit__()
 
 
-def bring_rest(uri: str, path: Path, waits: Waits = lambda what: None) -> None:
-    """Bring what a storage lacks of a run that came to its end here, if there is any; waits: see `continued_at`."""
-    if download.is_over(uri):
-        return
-    with download.continued(uri, path, waits=waits) as (mirror, _):
-        _bring(mirror, path)
+def upload_rest(uri: str, path: Path, waits: Waits = lambda sentence: None) -> None:
+    """Upload what a storage lacks of a run that ended here; waits: see `continued_at`."""
+    found = stored(uri)
+    if found is None or not found.over:
+        with download.resumed(uri, path, waits=waits) as uploader:
+            _upload_rest(uploader, path)
 
 
-def _bring(mirror: FolderUploader, path: Path) -> None:
-    with mirror.of(path, FreshNoise()):
-        pass  # all of it is brought, and that it is over
+def _upload_rest(uploader: FolderUploader, path: Path) -> None:
+    with uploader.uploads(path, fresh_noise=False):
+        pass  # the end of the block uploads all of it, and that it is over
 
 
 def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> Continued:
+    if (path / _MISSING).is_file():
+        raise NotRecomputable(
+            f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
+            "version does not count; resume with the version that wrote it (environment.json), or start a new run"
+        )
     resumer: Resumer = RESUMERS[RunFolder.open(path, moved).spec().kind]
-    prepared, folder, name = resumer(path, moved, in_place=in_place)
-    try:
-        return prepared.with_missing(missing_updates(path)), folder, name
-    except BaseException:
-        folder.__exit__()
-        raise
+    return resumer(path, moved, in_place=in_place)
 
 
-def restarted(prepared: Prepared, folder: RunFolder) -> Prepared:
+def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
     """Return what resumes from the last checkpoint of the folder that a run writes; reads alone.
 
     prepared: as the run was started or resumed with. Raises InputError if the run cannot resume, DataError if what it
@@ -217,19 +211,6 @@ def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time
     )
 
 
+_MISSING = "missing.json"
 CONTRADICTION = "Contradiction"
 """Kind of the fault of a checkpoint that is not what its run's ledger says."""
-
-
-def _lost(folder: RunFolder, missing: int) -> Rows:
-    """Return the row that tells of a machine that was lost with what it had not brought to the storage."""
-    found = folder.checkpoint()
-    state: Mapping[str, Any] = found.state if found else {"time": 0.0}
-    fault = {
-        "time": float(state.get("run", state)["time"]),
-        "party": "driver",
-        "kind": "Lost",
-        "message": f"the machine that wrote this run was lost; it may have made up to {missing} updates that are not "
-        "in the storage, with noise of the system's: they are made again, and charged twice",
-    }
-    return {"fault": pa.Table.from_pylist([fault], schema=SCHEMAS["fault"])}

@@ -12,16 +12,14 @@ from raydpzv.accounts.final_setting import final_setting
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.privacy.claim_words import Verdict, judge
-from raydpzv.privacy.statements import AnySetting, claims, verdict
+from raydpzv.privacy.claim_words import judge
+from raydpzv.privacy.statements import claims, verdict
 from raydpzv.records import downtime, metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
 from raydpzv.sim.interfaces import Spent
 
-_ROUNDING = 1e-6
-"""By how much, of itself, an ε that noise was calibrated for may come out above its target."""
 NO_ACCOUNT = "the account of the releases is lost, and no planned number of updates bounds them"
 
 
@@ -49,11 +47,11 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
-    beyond = ending.beyond_plan or experiment.missing > 0
     done = ending.status == "done"
-    final = final_setting(setting, ending.spent, done=done, beyond_plan=beyond) if setting else None
+    final = (
+        final_setting(setting, ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
+    )
     said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
-    said = _beside_target(experiment, final, said) if final else said
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
     return {
@@ -100,26 +98,6 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         **({"faults": rows["fault"].to_pylist()} if rows["fault"].num_rows else {}),
         **ending.facts,
     }
-
-
-def _beside_target(experiment: Prepared, final: AnySetting, said: Verdict) -> Verdict:
-    """Return a verdict that says, where it is so, that what a lost machine may have released leads beyond the target ε.
-
-    In paper mode it is the paper's ε alone that ever met the target.
-    """
-    planned = experiment.setting
-    if not experiment.missing or planned is None or planned.target is None:
-        return said
-    limit = planned.target * (1 + _ROUNDING)
-    met = {(c.adversary, c.relation) for c in claims(planned) if c.epsilon <= limit}
-    if not any((c.adversary, c.relation) in met and c.epsilon > limit for c in claims(final)):
-        return said
-    asides = said.asides or (f"This is not the target ε = {planned.target:g}.",)
-    beside = (
-        f"Beside the run's own updates {experiment.missing:,} count that a lost machine may have made, with other "
-        "noise."
-    )
-    return dataclasses.replace(said, asides=(*asides, beside))
 
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:

@@ -44,7 +44,7 @@ class PreparedVertical:
 
     numbers: which row of the table as it was read each training row is, int [D]; unused: the columns that no client
     holds; secret: what the coins of its batches come from, for the operator alone,
-    None: the run's seed; missing: updates that a lost machine may have made, whose releases are on no record.
+    None: the run's seed.
     """
 
     spec: VerticalScenario
@@ -56,7 +56,6 @@ class PreparedVertical:
     numbers: np.ndarray
     unused: tuple[str, ...] = ()
     secret: int | None = field(default=None, repr=False)
-    missing: int = 0
 
     counts_segments, under_way = False, 0
     releases_again = awaits_checkpoints = False
@@ -111,11 +110,8 @@ class PreparedVertical:
             return None
         return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
-    def with_missing(self, missing: int) -> PreparedVertical:
-        return replace(self, missing=missing)
-
     def privacy_filter(self) -> PrivacyFilter:
-        return privacy_filter(self.setting, self.spec.budget, self.missing)
+        return privacy_filter(self.setting, self.spec.budget)
 
     def budget(self) -> Budget:
         b = self.spec.budget
@@ -166,15 +162,9 @@ def prepare_vertical(
     change: made to the table as it was read; strangers: its rows whose label becomes one that no other row has.
     """
     loaded = load_scenario(spec, change, strangers)
-    how, train = spec.split, loaded.split.train
+    train = loaded.split.train
     spec = with_batch(spec, train.rows)
-    parts = partition(
-        *(train.x.shape[1:], how.how, how.clients),
-        columns=how.shares,
-        names=train.features,
-        parties=spec.party_names,
-        grid=how.grid,
-    )
+    parts = partition(train.x.shape[1:], spec.split, train.features)
     privacy = privacy_setting(spec, train.rows)
     if secret is None and spec.method.coins == "system":
         secret = secrets.randbits(256)

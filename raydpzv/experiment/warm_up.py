@@ -21,7 +21,6 @@ from typing import Any
 
 from raydpzv.config.timing import barrier
 from raydpzv.errors import Diverged
-from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import (
     ANSWERS,
     BATCHES,
@@ -38,6 +37,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import SCHEMAS
+from raydpzv.sim.client_threads import run_together
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget
 from raydpzv.sim.server_loop import ServerLoop

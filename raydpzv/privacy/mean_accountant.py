@@ -181,18 +181,6 @@ class Spending:
             self._widest = releases
         self._whole += releases * (ids.size / self._batch) ** 2
 
-    def add_unknown(self, participations: int, batches: int, releases: int) -> None:
-        """Count batches, each of so many releases, of which nobody knows the rows: any record took part so often.
-
-        With hidden state a Poisson batch may have held all of them.
-        """
-        self._records.restore(self._records.counts + participations)
-        self.releases += batches * releases
-        self._events += batches
-        self._widest = max(self._widest, releases)
-        load = self._rows / self._batch if self._batches == "poisson" else 1.0
-        self._whole += batches * releases * load**2
-
     def state(self) -> dict[str, Any]:
         """Return what another account of the same setting goes on from."""
         counts = (self.releases, self._events, self._widest, self._whole)

@@ -147,11 +147,6 @@ class SoundSpending:
         self._records.add(ids, 1)
         self.releases += 1
 
-    def add_unknown(self, participations: int, releases: int) -> None:
-        """Count releases of which nobody knows the rows: any record took part in so many."""
-        self._records.restore(self._records.counts + participations)
-        self.releases += releases
-
     def state(self) -> dict[str, Any]:
         """Return what another account of the same setting goes on from."""
         return {"releases": self.releases, "records": self._records.counts.copy()}

@@ -8,14 +8,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import tomli_w
+
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError
-from raydpzv.files import sha256
+from raydpzv.files import as_json, sha256, write_atomically
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.claim_words import withheld
 from raydpzv.records.publication import Publication, publication
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import ENVIRONMENT, PUBLISHED, SCENARIO, RunFolder, write_models
 from raydpzv.records.status_labels import shown
+from raydpzv.records.store import append_rows
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being written, how much of it is done, and how much there is."""
@@ -91,7 +94,12 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
         raise DataError(
             f"{folder.path}: models.npz does not hold the models on record; bring it back from a copy"
         )
-    published = RunFolder.publish(made, what, models, rows)
+    append_rows(made, rows)
+    write_models(made, models)
+    write_atomically(made / SCENARIO, tomli_w.dumps(what.settings).encode())
+    write_atomically(made / ENVIRONMENT, as_json(what.environment).encode())
+    write_atomically(made / PUBLISHED, as_json(what.summary).encode())
+    published = RunFolder(made)
     if "ledger" in what.summary:
         with Ledger.open(folder.ledger) as ledger:
             _copy(ledger, published.ledger, progress)

@@ -8,7 +8,9 @@ from typing import Any
 from raydpzv.config.paths import unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
+from raydpzv.errors import InputError
 from raydpzv.files import as_json
+from raydpzv.records.run_folder import RunFolder
 
 
 def other_setting(there: AnyScenario, asked: AnyScenario) -> str:
@@ -21,6 +23,15 @@ def other_setting(there: AnyScenario, asked: AnyScenario) -> str:
         if wanted.get(key) not in (has.get(key), "auto"):
             return f"{key} is {_said(has.get(key))} there, asked for is {_said(wanted.get(key))}"
     return ""
+
+
+def require_settings(folder: RunFolder, asked: AnyScenario) -> None:
+    """Raise InputError unless the run on record has these settings, wherever its data lie."""
+    if other := other_setting(folder.spec(), asked):
+        raise InputError(
+            f"{folder.path}: holds a run with other settings: {other}; choose another --out, or ask for the same "
+            "settings"
+        )
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -144,8 +144,8 @@ def _read(path: Path, size: int) -> Packed:
             return file.read(size)
 
 
-def last_round(run: Path, name: str) -> int:
-    """Return the last round of rows of one type in all these files, those of no checkpoint too; 0: there are none."""
+def last_round_in_logs(run: Path, name: str) -> int:
+    """Return the last round of rows of one type in all these files, also beyond the checkpoint; 0: there are none."""
     found = [whole_pieces(path.read_bytes()) for path in (run / TAIL).glob("*.rows")]
     return max((max(unpacked_rows(data)[name]["round"].to_pylist(), default=0) for data in found), default=0)
 

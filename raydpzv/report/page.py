@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,33 +24,25 @@ from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publication import publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.report import (
-    client_table,
-    clients,
-    horizontal,
-    plots,
-    privacy,
-    style,
-    tables,
-    traffic,
-    user_level,
-)
-from raydpzv.report.figure import ReportFigure, RunView
+from raydpzv.report import client_plots, plots, privacy, run_plots, run_summary, run_tables
+from raydpzv.report.plots import ReportFigure
 from raydpzv.report.run_names import labels
+from raydpzv.report.run_tables import RunView
+from raydpzv.report.table import grid
 from raydpzv.storage.download import check_not_midway
 
 DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
-    plots.accuracy_over_updates,
-    plots.accuracy_over_seconds,
-    plots.accuracy_over_bytes,
-    plots.loss_over_updates,
-    traffic.bytes_per_update,
-    traffic.missed_over_updates,
-    traffic.lag_histogram,
-    plots.epsilon_over_updates,
-    user_level.records_per_user,
-    clients.staleness_by_client,
-    clients.timeline,
+    run_plots.accuracy_over_updates,
+    run_plots.accuracy_over_seconds,
+    run_plots.accuracy_over_bytes,
+    run_plots.loss_over_updates,
+    run_plots.bytes_per_update,
+    run_plots.missed_over_updates,
+    run_plots.lag_histogram,
+    run_plots.epsilon_over_updates,
+    run_plots.records_per_user,
+    client_plots.staleness_by_client,
+    client_plots.timeline,
 )
 """Every picture of a report, in the page's order."""
 TARGETS = (0.8, 0.9)
@@ -96,21 +88,26 @@ def write_report(
     target = runs[0] if out is None else out
     (target / "plots").mkdir(parents=True, exist_ok=True)
     drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
-    images = [style.png(p.figure) if p.figure else b"" for p in drawn]
-    _write_pictures(
-        target / "plots", {p.name: image for p, image in zip(drawn, images, strict=True) if image}
-    )
-    page = _render(folders, [(p.caption, image) for p, image in zip(drawn, images, strict=True)], targets)
+    # those of another page go: an operator's pictures are not to lie beside a public page
+    pictures = write_pictures(target / "plots", drawn, {draw.__name__ for draw in DRAWINGS})
+    page = rendered("page", pictures=pictures, **_words(folders, targets))
     write_atomically(target / "report.html", page.encode())
     return target / "report.html"
 
 
-def _write_pictures(folder: Path, images: Mapping[str, bytes]) -> None:
-    """Write pictures by name, and delete those of another page: an operator's are not to lie beside a public one."""
-    for name in {draw.__name__ for draw in DRAWINGS} - set(images):
+def write_pictures(
+    folder: Path, drawn: Sequence[ReportFigure], names: Collection[str] = ()
+) -> list[dict[str, str]]:
+    """Write figures as PNG by name, and delete others of these names; return pictures as pages embed them."""
+    pictures, images = [], {p.name: plots.png(p.figure) for p in drawn if p.figure}
+    for name in sorted(set(names) - set(images)):
         (folder / f"{name}.png").unlink(missing_ok=True)
-    for name, image in images.items():
-        write_atomically(folder / f"{name}.png", image)
+    for picture in drawn:
+        image = images.get(picture.name, b"")
+        if image:
+            write_atomically(folder / f"{picture.name}.png", image)
+        pictures.append({"caption": picture.caption, "image": base64.b64encode(image).decode()})
+    return pictures
 
 
 def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True) -> list[ReportedRun]:
@@ -151,72 +148,65 @@ def _shown(environment: Mapping[str, Any]) -> str:
 
 
 @cache
-def templates() -> jinja2.Environment:
-    """Return the templates of all pages, each compiled once."""
+def _templates() -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
 
 
-def _render(
-    folders: Sequence[ReportedRun], pictures: Sequence[tuple[str, bytes]], targets: Sequence[float]
-) -> str:
+def rendered(template: str, **words: Any) -> str:
+    """Return a page made of the template of this name."""
+    return _templates().get_template(f"{template}.html.jinja").render(words)
+
+
+def _words(folders: Sequence[ReportedRun], targets: Sequence[float]) -> dict[str, Any]:
+    """Return what the page says but for its pictures."""
     views = [f.view for f in folders]
-    names, summaries = [v.label for v in views], [v.summary for v in views]
-    compare_head, compare = tables.compare_rows(names, summaries)
-    return (
-        templates()
-        .get_template("page.html.jinja")
-        .render(
-            title=_title(summaries),
-            facts=_facts(summaries),
-            runs=[_for_page(f, alone=len(folders) == 1) for f in folders],
-            condition=privacy.CONDITION,
-            compare_head=compare_head,
-            compare=compare,
-            compare_note=tables.COMPARE_NOTE,
-            target_head=tables.TARGET_HEAD,
-            targets=tables.target_rows(names, [v.rows for v in views], targets),
-            client_head=client_table.CLIENT_HEAD,
-            client_note=client_table.CLIENT_NOTE,
-            phase_head=user_level.PHASE_HEAD,
-            phase_note=user_level.PHASE_NOTE,
-            pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
-        )
-    )
+    summaries = [view.summary for view in views]
+    return {
+        "title": _title(summaries),
+        "facts": _facts(summaries),
+        "runs": [_for_page(f, alone=len(folders) == 1) for f in folders],
+        "condition": privacy.CONDITION,
+        "compare": grid(run_tables.COMPARED, views),
+        "compare_note": run_tables.COMPARE_NOTE,
+        "targets": run_tables.target_grid(views, targets),
+        "client_note": run_tables.CLIENT_NOTE,
+        "phase_note": run_tables.PHASE_NOTE,
+    }
 
 
 def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
     view, summary, tree = folder.view, folder.view.summary, folder.settings
-    traffic_rows = horizontal.client_rows(view.rows["message"]) if view.horizontal else []
+    traffic = run_summary.participant_rows(view.rows["message"]) if view.horizontal else []
     if view.horizontal and not alone:  # what a lone run's summary table says already
-        traffic_rows = [*horizontal.lag_rows(summary), *horizontal.ledger_rows(summary), *traffic_rows]
+        traffic = [*run_summary.lag_rows(summary), *run_summary.ledger_rows(summary), *traffic]
     return {
         "label": view.label,
         "verdict": stated(summary),
         "warnings": summary.get("warnings", []),
         "withheld": folder.withheld,
         "operators": folder.operators,
-        "summary": tables.published_rows(summary)
+        "summary": run_summary.published_rows(summary)
         if folder.withheld
-        else tables.summary_rows(summary, clock=(tree.get("clock") or {}).get("kind", "virtual")),
+        else run_summary.summary_rows(summary, clock=(tree.get("clock") or {}).get("kind", "virtual")),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
-        "clients": client_table.client_table_rows(summary, view.rows, tree),
-        "catch_up": traffic_rows,
-        "phases": user_level.phase_rows(view.rows),
+        "clients": grid(run_tables.CLIENTS, run_tables.client_rows(view, tree)),
+        "catch_up": traffic,
+        "phases": run_tables.phase_grid(view.rows),
         "scenario": folder.scenario,
         "environment": folder.environment,
     }
 
 
-def _title(summaries: Sequence[tables.Summary]) -> str:
+def _title(summaries: Sequence[run_summary.Summary]) -> str:
     if len(summaries) > 1:
         return f"{len(summaries)} runs side by side"
     return f"{summaries[0].get('scenario')}: {summaries[0].get('method')}"
 
 
-def _facts(summaries: Sequence[tables.Summary]) -> str:
+def _facts(summaries: Sequence[run_summary.Summary]) -> str:
     if len(summaries) > 1:
         return ", ".join(sorted({str(s.get("scenario")) for s in summaries}))
-    rows = dict(tables.summary_rows(summaries[0]))
+    rows = dict(run_summary.summary_rows(summaries[0]))
     return f"method {rows['method']}, seed {rows['seed']}, {rows['status']}"

@@ -1,304 +1,232 @@
-"""Pictures of runs against updates, seconds and bytes. Each function overlays the labelled runs it is given.
+"""One look for every picture: the palette, clean axes, curves on them, legends outside the data, PNG bytes.
 
-A function returns None where no run has rows for its picture. Pictures per client are in
-`raydpzv.report.clients`.
+Only matplotlib's object interface is used, so that no global state is read or changed.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import io
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from raydpzv.privacy import claim_words
-from raydpzv.records import metrics
-from raydpzv.records.downtime import leg_begins
-from raydpzv.report import style, text
-from raydpzv.report.figure import (
-    PLAIN,
-    ReportFigure,
-    RunView,
-    chart,
-    clock_axis,
-    drawn_before,
-    left_out,
-    mean_label,
-    running_mean,
-    updates_axis,
-    wide,
-    window_of,
-)
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours that tell apart under every common colour blindness, without the pale yellow."""
 
-PAPER = "claimed by the paper, not proved"
-PAPER_TRUE = "claimed by the paper, here proved"
-CLIENT = "proved against a client that knows its batches"
-_WHOM = {"external": "whoever sees the models", "client": "one silo", "server": "the server"}
-_LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
-"""Styles of curves of ε, by adversary or claimant."""
-Scale = Literal["linear", "log"]
-_VERTICAL = "uploads the server has served"
-_HORIZONTAL = "updates of the shared model: a round of several uploads is one, or each upload if asynchronous"
+NUMBER = "{x:,.10g}"
+"""Numbers on an axis: no powers of ten."""
+LATE, PLAIN, FAINT, INK = PALETTE[1], PALETTE[0], "#d9d9d9", "#333333"
+_DASHES = ("solid", (0, (6, 2)), (0, (2, 1.5)))
+GAPS = (0, (5, 5))
+"""Dashes of a curve that covers an equal one, which shows through them."""
+_SPAN = 20
+"""Largest by smallest value from which a logarithmic axis shows more than a linear one."""
+_FEW = 40
+"""Most points of a curve that are marked one by one."""
+_MOST_POINTS = 4000
+_MOST_ENDS = 8
+_LINE = 0.17  # inches of a line of a legend
+_APART = 0.06  # of the axes' height: a line of small print
 
 
-def accuracy_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw test accuracy against the updates: the server's rounds, or those of the shared model."""
-    kinds = {run.horizontal for run in runs}
-    count = _HORIZONTAL if kinds == {True} else _VERTICAL
-    if len(kinds) > 1:
-        count = f"updates (vertical runs: {_VERTICAL}; horizontal runs: {_HORIZONTAL})"
-    caption = f"Test accuracy against the number of {count}."
-    return _accuracy(runs, "updates", caption, lambda s: s.round, updates_axis(runs))
-
-
-def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw test accuracy against the run's own clock, of runs in which time passes."""
-    passes = [bool(_evaluations(r).time.max(initial=0) > 0) for r in runs]
-    still = [r for r, moves in zip(runs, passes, strict=True) if not moves and len(_evaluations(r).round)]
-    caption = "Test accuracy against the run's own clock (simulated seconds under the virtual clock)."
-    caption += left_out(still, "no delay is simulated, their clock stands still")
-    begins = leg_begins(runs[0].rows["leg"]) if len(runs) == 1 else np.zeros(0)
-    if len(begins):
-        caption += " Dotted: where the run, interrupted, went on as a new leg."
-    drawn = _accuracy(runs, "seconds", caption, lambda s: s.time, clock_axis(runs), shown=passes)
-    if drawn and drawn.figure:
-        for time in begins:
-            drawn.figure.axes[0].axvline(time, color=style.FAINT, linestyle=":")
-    return drawn
-
-
-def accuracy_over_bytes(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw test accuracy against the tensor bytes on the wire, both directions, of runs that send any."""
-    sent = [int(_evaluations(r).bytes.max(initial=0)) for r in runs]
-    divisor, unit = text.size_unit(max(sent, default=0))
-    silent = [r for r, count in zip(runs, sent, strict=True) if not count and len(_evaluations(r).round)]
-    caption = "Test accuracy against the tensor bytes sent by all parties, up and down together."
-    caption += left_out(silent, "nothing travels")
-    label = f"sent, up and down ({unit})"
-    scale: Scale = "log" if wide(sent) else "linear"
-    return _accuracy(
-        runs, "bytes", caption, lambda s: s.bytes / divisor, label, shown=[c > 0 for c in sent], scale=scale
-    )
-
-
-def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw the running mean of the training loss, and a lone run's single losses behind it.
-
-    The mean is over updates: several uploads of one round count as their mean.
-    """
-    series = [(i, r, *_finite(*metrics.loss_series(r.rows["service"]))) for i, r in enumerate(runs)]
-    drawn = [s for s in series if len(s[2])]
-    if not drawn:
-        return None
-    figure, ax = chart("Training loss", updates_axis(runs), "training loss on the upload's batch")
-    handles = []
-    for i, run, rounds, loss in drawn:
-        updates, means = _by_round(rounds, loss)
-        window = window_of(len(means))
-        if len(runs) == 1:
-            x, y = style.thin(rounds, loss)
-            ax.plot(x, y, ".", color=style.FAINT, markersize=3)
-            handles.append(
-                Line2D([], [], color=style.FAINT, marker=".", linestyle="", label="single uploads")
-            )
-        x, y = style.thin(updates[window - 1 :], running_mean(means, window))
-        look = style.line(i, covers=drawn_before(ax, y))
-        handles += ax.plot(x, y, **look, label=mean_label(run, window, alone=len(runs) == 1))
-    style.legend(figure, handles, style.columns_for([str(h.get_label()) for h in handles]))
-    caption = "Running mean, over a 40th of a run's updates, of the training loss on the uploads' batches."
-    return ReportFigure("loss_over_updates", caption, figure)
-
-
-def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw ε spent so far, as the paper claims it and as it is proved; name what cannot be drawn.
-
-    A curve is drawn only where it is finite and where summary.json states its δ, mechanism, relation,
-    adversary and accountant, which its legend repeats.
-    """
-    of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
-    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone tell nothing of users
-    series = [
-        (i, r, metrics.epsilon_series(r.rows["release"]))
-        for i, r in enumerate(runs)
-        if not of_users[i] and not claim_words.of_users(r.summary.get("epsilon") or [])
-    ]
-    curves = [
-        _Curve(i, r, who, rounds, values)
-        for i, r in enumerate(runs)
-        for who, (rounds, values) in of_users[i].items()
-    ]
-    curves += [
-        _Curve(i, r, kind, s.round, values)
-        for i, r, s in series
-        for kind, values in (("client", s.client), ("paper", s.paper))
-        if len(s.round) and not (kind == "paper" and _is_sound(r))
-    ]
-    if not curves:
-        return None
-    obstacles = [f"{c.run.label}, {c.name}: {c.obstacle}" for c in curves if c.obstacle]
-    drawn = [c for c in curves if len(c.finite[0])]
-    names = dict.fromkeys(f"{_LINES[c.kind]} is {c.name}" for c in drawn)
-    caption = f"ε spent so far{': ' if names else ''}{', '.join(names)}."
-    if obstacles:
-        caption += f" Not drawn: {'; '.join(obstacles)}."
-    return ReportFigure("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
-
-
-def _is_sound(run: RunView) -> bool:
-    """Whether its claims are those of privacy.mode = "sound", none of which is a paper's."""
-    return any(claim["adversary"] == "all_clients" for claim in run.summary.get("epsilon") or [])
+Look = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Curve:
-    """One series of ε of one run; `kind` is "paper", or the adversary that it is proved against."""
+class ReportFigure:
+    """A figure with its file name (no suffix) and caption; no figure where the caption says all there is."""
 
-    index: int
-    run: RunView
-    kind: str
-    round: NDArray[Any]
-    values: NDArray[Any]
-
-    @property
-    def name(self) -> str:
-        if claim_words.of_users(self.run.summary.get("epsilon") or []):
-            return f"one user's, against {_WHOM[self.kind]}"
-        if self.kind == "client":
-            return CLIENT
-        return PAPER_TRUE if self.claim and self.claim["holds"] else PAPER
-
-    @property
-    def claim(self) -> claim_words.Claim | None:
-        return claim_words.claim_behind(
-            self.run.summary.get("epsilon") or [], self.kind, float(self.values[-1])
-        )
-
-    @property
-    def terms(self) -> str:
-        return claim_words.claim_text(self.claim) if self.claim else ""
-
-    @property
-    def finite(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The points to draw: none where the terms are not stated."""
-        return _finite(self.round, self.values) if self.claim else (self.round[:0], self.values[:0])
-
-    @property
-    def obstacle(self) -> str:
-        """Why all or some of the curve cannot be drawn; empty if nothing is left out."""
-        infinite, missing = int(np.isinf(self.values).sum()), int(np.isnan(self.values).sum())
-        total = len(self.values)
-        parts = [f"ε is infinite at {infinite:,} of {total:,} rounds"] if infinite else []
-        parts += [f"no ε is stated at {missing:,} of {total:,} rounds"] if missing else []
-        if infinite + missing < total and not self.claim:
-            parts.append("the summary does not state its terms")
-        return " and ".join(parts)
+    name: str
+    caption: str
+    figure: Figure | None
 
 
-def _merge(curves: Sequence[_Curve]) -> list[_Curve]:
-    """Return equal curves with equal terms as one, under the names of all their runs."""
-    groups: list[list[_Curve]] = []
+@dataclass(frozen=True)
+class Curve:
+    """A curve: its points, its look (see `line`), and its name in a legend.
+
+    band: its lowest and highest values, to be shaded; end: words for the margin, beside its last point; marked: few
+    points are marked one by one; over: which curve lies above another one.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    look: Look
+    label: str = ""
+    band: tuple[NDArray[Any], NDArray[Any]] | None = None
+    end: str = ""
+    marked: bool = False
+    over: float = 2.0
+
+
+def lines(ax: Axes, curves: Sequence[Curve]) -> list[Line2D]:
+    """Draw curves, thinned; one that covers an equal one has gaps. Return their handles for a legend."""
+    handles = []
     for curve in curves:
-        twins = next((g for g in groups if _equal(g[0], curve)), None)
-        if twins is None:
-            groups.append([curve])
-        else:
-            twins.append(curve)
-    names = ["; ".join(c.run.label for c in g) for g in groups]
-    return [replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)]
+        look = curve.look | ({"linestyle": GAPS} if drawn_before(ax, curve) else {})
+        marker = "o" if curve.marked and len(curve.x) <= _FEW else None
+        x, y = thin(curve.x, curve.y)
+        handles += ax.plot(x, y, marker=marker, markersize=3.5, **look, label=curve.label, zorder=curve.over)
+        if curve.band:
+            x, low, high = thin(curve.x, *curve.band)
+            ax.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    return handles
 
 
-def _equal(one: _Curve, other: _Curve) -> bool:
-    arrays = ((one.round, other.round), (one.values, other.values))
-    same = all(np.array_equal(a, b, equal_nan=True) for a, b in arrays)
-    return same and (one.kind, one.terms) == (other.kind, other.terms)
+def outline(ax: Axes, share: NDArray[Any], edges: NDArray[Any], look: Look | None, label: str = "") -> Any:
+    """Draw a histogram as an outline of this look, or filled if it is alone."""
+    if look is None:
+        return ax.stairs(share, edges, fill=True, color=PLAIN, edgecolor="white", linewidth=0.8, label=label)
+    return ax.stairs(share, edges, **look | {"linewidth": 1.5}, label=label)
 
 
-def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
-    labels = [_label(c) for c in curves]
-    height = 3.97 + 0.17 * sum(label.count("\n") for label in labels)
-    figure, ax = chart("ε spent so far", updates_axis([c.run for c in curves]), "ε", height)
-    handles, ends = [], []
-    for curve, label in zip(curves, labels, strict=True):
-        look = style.line(curve.index) | {"linestyle": _LINES[curve.kind]}
-        at, spent = style.thin(*curve.finite)
-        handles += ax.plot(at, spent, **look, label=label)
-        ends.append((at[-1], spent[-1], f"ε = {text.number(float(spent[-1]))}", look["color"]))
-    values = np.concatenate([c.finite[1] for c in curves])
-    positive = values[values > 0]
-    if len(positive) and positive.max() > 50 * positive.min():
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(StrMethodFormatter(PLAIN))
-        ends = [end for end in ends if end[1] > 0]
-    else:
-        ax.set_ylim(bottom=0)
-    style.mark_ends(ax, ends)
-    style.legend(figure, handles)
-    return figure
+def drawn_before(ax: Axes, curve: Curve) -> bool:
+    """Tell whether an earlier line already has these heights and would vanish below this one."""
+    (y,) = thin(curve.y)
+    return any(np.array_equal(np.asarray(line.get_ydata()), y, equal_nan=True) for line in ax.get_lines())
 
 
-def _label(curve: _Curve) -> str:
-    wrapped = textwrap.wrap(f"({curve.terms})", 105, break_on_hyphens=False)
-    return "\n".join([f"{curve.run.label}: {curve.name}", *wrapped])
+def chart(title: str, x: str, y: str, height: float = 4.2) -> tuple[Figure, Axes]:
+    """Return a figure with one styled pair of axes."""
+    figure, axes = canvas(8.0, height)
+    ax = axes[0, 0]
+    head(ax, title)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.xaxis.set_major_formatter(StrMethodFormatter(NUMBER))
+    return figure, ax
 
 
-def _accuracy(
-    runs: Sequence[RunView],
-    name: str,
-    caption: str,
-    x: Callable[[metrics.AccuracySeries], NDArray[Any]],
-    label: str,
-    *,
-    shown: Sequence[bool] | None = None,
-    scale: Scale = "linear",
-) -> ReportFigure | None:
-    wanted = [True] * len(runs) if shown is None else shown
-    found = [(i, r, _evaluations(r)) for i, r in enumerate(runs) if wanted[i]]
-    drawn = [(i, r, s) for i, r, s in found if len(s.round)]
-    if not drawn:
-        return None
-    what = "concordance" if any(map(survived, runs)) else "accuracy"
-    figure, ax = chart(f"Test {what} over {name}", label, f"test {what} (%)")
-    if scale == "log":
-        ax.set_xscale("log", nonpositive="mask")
-        ax.xaxis.set_major_formatter(StrMethodFormatter(PLAIN))
-    ends: list[tuple[float, float, str, str]] = []
-    for i, run, series in drawn:
-        marker = "o" if len(series.round) <= 40 else None
-        at, accuracy = style.thin(x(series), series.accuracy)
-        look = style.line(i, covers=drawn_before(ax, accuracy))
-        ax.plot(at, accuracy, marker=marker, markersize=3.5, **look, label=run.label)
-        if np.isfinite(accuracy[-1]):
-            ends.append((at[-1], accuracy[-1], text.percent(accuracy[-1]), look["color"]))
-    style.mark_ends(ax, ends)
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
-    if len(runs) > 1:
-        style.legend(figure, ax.get_lines(), style.columns_for([r.label for r in runs]))
-    return ReportFigure(f"accuracy_over_{name}", caption.replace("accuracy", what, 1), figure)
+def canvas(
+    width: float, height: float, rows: int = 1, columns: int = 1, share: bool = False
+) -> tuple[Figure, NDArray[Any]]:
+    """Return an empty figure (inches) and its axes [rows, columns], styled; `share` ties their scales."""
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
+    for ax in axes.flat:
+        _clean(ax)
+    return figure, axes
 
 
-def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rounds, once each, and the means of their values; rounds are ascending."""
-    updates, starts, counts = np.unique(rounds, return_index=True, return_counts=True)
-    return updates, np.add.reduceat(values, starts) / counts
+def line(index: int) -> Look:
+    """Return the colour and dash of the run at this place; no two of 21 runs look the same."""
+    dash = _DASHES[index // len(PALETTE) % len(_DASHES)]
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": dash, "linewidth": 1.8}
 
 
-def survived(run: RunView) -> bool:
-    """Tell whether a run's held-out rows are survival times, which have a concordance and no accuracy."""
-    return bool(run.rows["concordance"].num_rows)
+def head(ax: Axes, title: str) -> None:
+    """Set a left-aligned title."""
+    ax.set_title(title, loc="left", fontsize=11, color=INK, fontweight="bold")
 
 
-def _evaluations(run: RunView) -> metrics.AccuracySeries:
-    """Return the evaluations; in place of accuracies the concordances of survival times."""
-    found = metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
-    return replace(found, accuracy=metrics.concordances(run.rows["concordance"])) if survived(run) else found
+def percents(ax: Axes, decimals: int | None = None) -> None:
+    """Show heights, shares of 1, as percentages."""
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="", decimals=decimals))
 
 
-def _finite(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    kept = np.isfinite(y)
-    return x[kept], y[kept]
+def plain_log(ax: Axes, direction: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, without powers of ten; values of 0 are left out."""
+    getattr(ax, f"set_{direction}scale")("log", nonpositive="mask")
+    getattr(ax, f"{direction}axis").set_major_formatter(StrMethodFormatter(NUMBER))
+
+
+def wide(values: Sequence[float] | NDArray[Any]) -> bool:
+    """Tell whether positive values span so much that a logarithmic axis shows more; zeros do not count."""
+    positive = [v for v in values if v > 0]
+    return bool(positive) and max(positive) > _SPAN * min(positive)
+
+
+def legend(
+    figure: Figure, handles: Sequence[Any], columns: int | None = None, *, upper: bool = False
+) -> None:
+    """Put a legend below (or above) the axes, never over the data; the figure grows by its lines after the first.
+
+    columns: as many as fit if left out: about 100 characters a line.
+    """
+    place: Literal["outside upper left", "outside lower left"] = "outside lower left"
+    if upper:
+        place = "outside upper left"
+    if columns is None:
+        longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+        columns = max(1, min(len(handles), 100 // (longest + 6)))
+    figure.set_figheight(figure.get_figheight() + _LINE * (-(-len(handles) // columns) - 1))
+    figure.legend(handles=list(handles), loc=place, ncols=columns, frameon=False, fontsize=9)
+
+
+def mark_ends(ax: Axes, curves: Sequence[Curve]) -> None:
+    """Ring the last point of up to 8 curves, and write their words at the end in the margin.
+
+    Call it when all is drawn and scaled: words too close to each other are moved apart. A curve without words, without
+    points or with no place on a logarithmic axis gets none.
+    """
+    ends = [(float(c.x[-1]), float(c.y[-1]), c.end, c.look["color"]) for c in curves if c.end and len(c.x)]
+    ends = [end for end in ends if np.isfinite(end[1]) and (ax.get_yscale() != "log" or end[1] > 0)]
+    if len(ends) > _MOST_ENDS:
+        return
+    right = ax.get_xlim()[1]
+    for x, y, _, colour in ends:
+        ax.scatter([x], [y], s=42, facecolor="white", edgecolor=colour, linewidth=1.6, zorder=3)
+        ax.hlines(y, x, right, color=colour, linestyle=":", linewidth=1)
+    ax.set_xlim(right=right)
+    to_axes = ax.transScale + ax.transLimits
+    heights = [float(to_axes.transform((x, y))[1]) for x, y, _, _ in ends]
+    for (_, _, words, colour), height in zip(ends, spread(heights, _APART), strict=True):
+        ax.annotate(
+            words, (1, height), xycoords="axes fraction", xytext=(5, 0), textcoords="offset points",
+            va="center", fontsize=9, color=colour, annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], apart: float, top: float = 1.0) -> list[float]:
+    """Return the heights moved as little as keeps them `apart`, in the order given: upwards, down from the top."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    placed: list[float] = []
+    for i in order:
+        placed.append(max(heights[i], placed[-1] + apart) if placed else heights[i])
+    limit = max([top, *heights])
+    for k in reversed(range(len(placed))):
+        placed[k] = min(placed[k], limit)
+        limit = placed[k] - apart
+    return [placed[order.index(i)] for i in range(len(heights))]
+
+
+def thin(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return every k-th entry and the last, few enough to draw; all of them if they are few."""
+    length = len(arrays[0])
+    if length <= _MOST_POINTS:
+        return list(arrays)
+    kept = np.unique(np.linspace(0, length - 1, _MOST_POINTS).astype(int))
+    return [a[kept] for a in arrays]
+
+
+def png(figure: Figure) -> bytes:
+    """Return the figure as PNG, without a software stamp: equal figures give equal bytes.
+
+    Letters that the font lacks are boxes, which is no reason to warn: pages have the names.
+    """
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        # `savefig` draws twice where a layout is computed, with the same pixels
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _clean(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color("#888888")
+    ax.tick_params(labelsize=9, color="#888888", labelcolor=INK)
+    ax.grid(axis="y", color="#ececec", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.xaxis.label.set_color(INK)
+    ax.yaxis.label.set_color(INK)

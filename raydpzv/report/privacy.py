@@ -18,7 +18,7 @@ from rich.text import Text
 from raydpzv.privacy import claim_words
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import text
-from raydpzv.report.head_table import HeadTable
+from raydpzv.report.table import HeadTable
 
 CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hidden state."
 """What the conditional column means; stands below a table that has one."""

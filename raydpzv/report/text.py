@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 NONE = "–"
@@ -24,6 +23,11 @@ def number(value: Any, digits: int = 4) -> str:
     return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
 
 
+def short(value: Any) -> str:
+    """Return a number with three significant digits."""
+    return number(value, 3)
+
+
 def percent(value: Any) -> str:
     """Return a share of 1 as a percentage."""
     return NONE if value is None or math.isnan(value) else f"{100 * value:.2f} %"
@@ -32,15 +36,6 @@ def percent(value: Any) -> str:
 def known(value: Any) -> bool:
     """Tell whether a summary's number is one: null and NaN are none."""
     return value is not None and not math.isnan(value)
-
-
-def chosen(summary: Mapping[str, Any]) -> str | None:
-    """Return the test accuracy of the model that the validation rows choose, and which that is; None without them."""
-    best, update = summary.get("best_accuracy"), summary.get("best_update")
-    if not known(best) or update is None:
-        return None
-    by = percent(summary.get("validation_accuracy"))
-    return f"{percent(best)}, chosen by validation ({by}) after update {update:,}"
 
 
 def size_unit(largest: float) -> tuple[float, str]:

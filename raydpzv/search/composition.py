@@ -151,30 +151,31 @@ def _named(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def compose(
-    winner: Claims | None,
-    made: Mapping[str, Claims],
-    planned: Mapping[str, Claims],
-    *,
-    same_data: bool,
-    cut: bool,
-    adaptive: bool = False,
-    possible: int = 0,
-) -> list[Composed]:
-    """Return ε of a whole search for each claim of the winner that is proved; without one, of any run that was begun.
+@dataclass(frozen=True)
+class SearchClaims:
+    """What the runs of a search claim.
 
     winner: its claims, None where nothing was chosen; made: by run, its claims as made, those planned where nobody
     knows what it made; planned: the same of all that the search might run. same_data: do all runs have the same table?
     cut, possible: see `Composed`. adaptive: were settings chosen by the results of earlier runs?
     """
-    obstacle = "" if same_data else _OTHER_DATA
-    if adaptive and len({_figures(claims) for claims in planned.values()}) > 1:
+
+    winner: Claims | None
+    made: Mapping[str, Claims]
+    planned: Mapping[str, Claims]
+    same_data: bool
+    cut: bool
+    adaptive: bool = False
+    possible: int = 0
+
+
+def compose(search: SearchClaims) -> list[Composed]:
+    """Return ε of a whole search for each proved claim of the winner; without one, of any run that was started."""
+    obstacle = "" if search.same_data else _OTHER_DATA
+    if search.adaptive and len({_figures(claims) for claims in search.planned.values()}) > 1:
         obstacle = obstacle or _NOISE_CHOSEN
-    found = _first_of_each(made if winner is None else {"the winner": winner})
-    composed = [_composed(claim, whose, made, planned, obstacle, cut=cut) for whose, claim in found]
-    return [
-        replace(one, possible=possible, winner=math.nan if winner is None else one.winner) for one in composed
-    ]
+    found = _first_of_each(search.made if search.winner is None else {"the winner": search.winner})
+    return [_composed(claim, whose, search, obstacle) for whose, claim in found]
 
 
 def _first_of_each(runs: Mapping[str, Claims]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -188,27 +189,17 @@ def _first_of_each(runs: Mapping[str, Claims]) -> list[tuple[str, Mapping[str, A
     return found
 
 
-def _composed(
-    claim: Mapping[str, Any],
-    whose: str,
-    made: Mapping[str, Claims],
-    planned: Mapping[str, Claims],
-    obstacle: str,
-    *,
-    cut: bool,
-) -> Composed:
-    missing = obstacle or next(
-        (why for runs in (made, planned) for why in _obstacles(claim, whose, runs)), ""
-    )
-    delta = min(float(c["delta"]) for c in (claim, *_alike(claim, made), *_alike(claim, planned)))
-    spent, whole = (
-        (math.nan, math.nan)
-        if missing
-        else (_together(_alike(claim, runs), delta) for runs in (made, planned))
-    )
-    terms = (claim["adversary"], claim["relation"], delta, float(claim["epsilon"]))
+def _composed(claim: Mapping[str, Any], whose: str, search: SearchClaims, obstacle: str) -> Composed:
+    both = (search.made, search.planned)
+    missing = obstacle or next((why for runs in both for why in _obstacles(claim, whose, runs)), "")
+    alike = [_alike(claim, runs) for runs in both]
+    delta = min(float(c["delta"]) for c in (claim, *alike[0], *alike[1]))
+    spent, whole = (math.nan, math.nan) if missing else (_together(claims, delta) for claims in alike)
+    winner = math.nan if search.winner is None else float(claim["epsilon"])
+    terms = (claim["adversary"], claim["relation"], delta, winner)
     # a lost machine may have released more than the plan has
-    return Composed(*terms, spent, max(spent, whole), len(made), cut, missing, unit=unit(claim))
+    whole = max(spent, whole)
+    return Composed(*terms, spent, whole, len(search.made), search.cut, missing, search.possible, unit(claim))
 
 
 def _figures(claims: Claims) -> tuple[Any, ...]:

@@ -30,10 +30,10 @@ from raydpzv.methods.schedule import changes_of, schedule_of
 from raydpzv.records.folder_lock import is_written
 from raydpzv.records.fork import fork
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.settings_diff import other_setting
 from raydpzv.search.population import step_sizes
 from raydpzv.search.space import literal
-from raydpzv.storage.uploader import FreshNoise
 
 MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
 _FACTS = "trial.json"
@@ -59,7 +59,7 @@ class TrialRun:
     def __init__(self, path: Path, spec: AnyScenario, trial: str) -> None:
         self.path, self._spec, self._trial = path, spec, trial
 
-    def started(self) -> tuple[Prepared, Path | RunFolder]:
+    def started(self) -> tuple[Prepared, Path | RunWriter]:
         """Return what runs next, and its folder: a new run, or the one on record.
 
         Raises InputError if the folder holds a run with other settings, or one that cannot be resumed.
@@ -121,7 +121,7 @@ class TrialRun:
     def _take_back(self, copy: Path, facts: _Facts) -> None:
         """Resume the trial's own run, whose folder is lost."""
         complete = RunFolder(copy).completed_by() is not None
-        if not complete and fresh_noise(prepare(self._spec)) != FreshNoise():
+        if not complete and fresh_noise(prepare(self._spec)):
             raise InputError(
                 f"{self.path}: wanted the run's own folder, which may hold releases that {copy} lacks: noise of the "
                 "system's would be drawn a second time and not charged; give trainable() an out folder that lasts and "

@@ -7,8 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from raydpzv.report.figure import PLAIN, chart, wide
-from raydpzv.report.style import FAINT, INK
+from raydpzv.report.plots import FAINT, INK, chart, plain_log, wide
 from raydpzv.search.search_plan import SearchPlan
 from raydpzv.search.trial_results import CUT, DONE, SearchResults
 
@@ -56,8 +55,7 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
         ax.scatter([best[over]], [best[plan.metric]], s=160, facecolors="none", edgecolors=INK, label="best")
     places = [float(r[over]) for r in rows]
     if (over in plan.log_scaled or wide(places)) and min(places) > 0:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(PLAIN)
+        plain_log(ax, "x")
     ax.legend(frameon=False)
     return figure
 

@@ -27,9 +27,9 @@ from raydpzv.errors import InputError
 from raydpzv.experiment.diagnostics import LATE
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
-from raydpzv.report.client_table import rates_asked
+from raydpzv.report.run_tables import rates_asked
 from raydpzv.search import promotion
-from raydpzv.search.composition import Composed, compose, sentences
+from raydpzv.search.composition import Composed, SearchClaims, compose, sentences
 from raydpzv.search.population import as_trained, facts_of, legs, turns
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
@@ -314,9 +314,7 @@ def _spent(
         planned |= {f"trial {n}": alike for n in range(len(plan.trials), plan.drawing.samples)}
     winner = made[f"trial {best.number}"] if best else None
     adaptive = plan.drawing is not None or plan.population is not None
-    return compose(
-        winner, made, planned, same_data=_same_data(plan), cut=cut, adaptive=adaptive, possible=possible
-    )
+    return compose(SearchClaims(winner, made, planned, _same_data(plan), cut, adaptive, possible))
 
 
 def _same_data(plan: SearchPlan) -> bool:

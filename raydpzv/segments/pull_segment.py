@@ -13,13 +13,13 @@ from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import PullServer, ResumableServer, Upload
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.segments.segment import Segment
+from raydpzv.segments.continuation import RunSegment
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import wake
 from raydpzv.wire.seeds import SeededScalars
 
 
-class PullSegment(Segment):
+class PullSegment(RunSegment):
     """One segment of a run whose server was brought to the checkpoint already; `bring` it to the ledger's end."""
 
     def bring(self, ledger: Ledger, *, accounted: bool) -> None:

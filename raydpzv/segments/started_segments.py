@@ -15,6 +15,7 @@ from raydpzv.errors import DataError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 
 _FILE = "begun_legs.json"
 
@@ -48,7 +49,7 @@ def note_segment(folder: RunFolder) -> None:
     write_atomically(folder.path / _FILE, as_json(facts).encode(), fsync=True)
 
 
-def note_fall_back(folder: RunFolder, each: int) -> None:
+def note_fall_back(folder: RunWriter, each: int) -> None:
     """Record, for good, the lost segments that the account of the checkpoint before the last one does not have.
 
     Call it before the folder falls back. each: releases that a segment may have lost. A segment that wrote both

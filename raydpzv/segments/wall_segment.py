@@ -17,7 +17,7 @@ from raydpzv.ledger.entries import Slice
 from raydpzv.methods.roles import Order, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import ledger_history, tell
-from raydpzv.segments.segment import Segment
+from raydpzv.segments.continuation import RunSegment
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import Activation, Observer
 from raydpzv.sim.server_loop import ServerLoop
@@ -42,7 +42,7 @@ class LedgerAhead(Protocol):
         ...
 
 
-class WallSegment(Segment):
+class WallSegment(RunSegment):
     """One segment of a run: `bring` its roles to where it starts, `record_start`, then `take` its checkpoints.
 
     server_loop: around a fresh server; ledger: that server, if it keeps one; checkpoint: None for a run from its start.

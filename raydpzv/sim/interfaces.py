@@ -35,9 +35,8 @@ class Spent:
 
     largest_batch: only where means over batches are released, whose bound hangs on it. rows, uploads: only where rows
     of arrays are released: rows (each with its own noise) and uploads, of the client with most of them if every client
-    releases its own. fewest: silos that took part in a release, at the least. missing: updates among them that no
-    record tells of, which another machine may have made on the same rows before it was lost. remade: releases about
-    users that a kill lost, and that were made once more on the same coins.
+    releases its own. fewest: silos that took part in a release, at the least. remade: releases about users that a kill
+    lost, and that were made once more on the same coins.
     """
 
     releases: int
@@ -46,7 +45,6 @@ class Spent:
     rows: int = 0
     uploads: int = 0
     fewest: int | None = None
-    missing: int = 0
     remade: int = 0
 
 

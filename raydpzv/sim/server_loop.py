@@ -25,7 +25,6 @@ from raydpzv.sim.interfaces import (
     Status,
     unheard,
 )
-from raydpzv.sim.run_until import RunUntil
 
 SERVER = -1
 """Stands for the server among the clients of work rows."""
@@ -72,9 +71,7 @@ class ServerLoop:
         observer: Observer,
         budget: Budget,
         evaluated: Evaluated = unheard,
-        run_until: RunUntil | None = None,
     ) -> None:
-        self._run_until = run_until or RunUntil()
         self.server, self.privacy_filter, self.observer, self.budget = (
             server,
             privacy_filter,
@@ -220,7 +217,6 @@ class ServerLoop:
 
         arrived: when it reached the server; now: asked for the time when the service is done; size: its wire bytes.
         """
-        self._run_until.reach(self.server.updates + 1)
         if refusal := self.privacy_filter.refuses(upload):
             self.stop(refusal)
             return ()

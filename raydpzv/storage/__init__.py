@@ -1,6 +1,6 @@
-"""Folders on file systems that pyarrow opens: written by one process at a time, brought there as they grow.
+"""Keep a copy of a run's folder on a file system that pyarrow opens, written by one process at a time.
 
-A run writes its folder to a disk of its machine. From there a mirror brings what has changed to the storage, in
-commits: each names all files of the folder at one moment, and what it names is never written over. So the storage holds
-a whole folder at every moment, which `raydpzv resume` goes on with on a machine that has none of it.
+A run writes its folder to a disk of its machine. An uploader copies what changes to the storage and then writes a
+manifest, which names all files of the folder at one moment. No object that a manifest names is ever overwritten. So the
+storage holds a complete folder at every moment, and `raydpzv resume URI` continues it on another machine.
 """

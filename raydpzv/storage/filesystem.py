@@ -14,9 +14,9 @@ import pyarrow as pa
 from raydpzv.errors import InputError
 
 SCHEMES = ("file", "s3", "gs", "abfs", "hdfs")
-"""Schemes that pyarrow knows; which of them a build of it opens, it says itself."""
+"""Schemes that pyarrow knows. An installed pyarrow may open fewer, and says so."""
 _OF_URIS = "%/:?#[]@!$&'()*+,;="
-"""What a URI may hold; blanks and others, which pyarrow refuses, are written as it wants them."""
+"""Characters that a URI may hold. pyarrow wants all others quoted."""
 
 
 def is_uri(text: str) -> bool:
@@ -25,21 +25,21 @@ def is_uri(text: str) -> bool:
 
 
 class StorageFolder:
-    """A folder: named files in it are written whole, read whole and listed.
+    """A folder whose files are written whole, read whole and listed.
 
-    Files are written under names that are new, but for the writer's own lease: an interrupted write leaves a file that
-    nothing refers to, on whatever file system, and on a disk one whose name begins with a dot. What fails raises
-    OSError.
+    All names are new, but for the writer's own lease. So an interrupted write leaves a file that nothing refers to, and
+    on a disk one whose name begins with a dot. Failures raise OSError.
     """
 
     def __init__(self, filesystem: Any, base: str, uri: str) -> None:
         self._filesystem, self._base = filesystem, base.rstrip("/")
+        self._local = filesystem.type_name == "local"
         self.uri = uri
 
     @property
     def on_this_disk(self) -> Path | None:
-        """Where on this machine it lies, if it does."""
-        return Path(self._base).resolve() if self._filesystem.type_name == "local" else None
+        """Where it lies on this machine; None for a remote file system."""
+        return Path(self._base).resolve() if self._local else None
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content; None if there is no such file."""
@@ -57,62 +57,58 @@ class StorageFolder:
         with _as_oserror():
             try:
                 self._put(path, data)
-            except FileNotFoundError:  # of file systems whose folders are made, and not meant by a name
+            except FileNotFoundError:  # object stores need no folders
                 self._make(path.rpartition("/")[0])
                 self._put(path, data)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files right in a folder of it, sorted; none that is still being written to a disk."""
-        found = self._below(folder, recursive=False)
-        return sorted(name for name in found if "/" not in name and not name.startswith("."))
+        """Return the sorted names of the files directly in a subfolder, without those that are being written."""
+        return [name for name in self._files(folder, recursive=False) if not name.startswith(".")]
 
     def below(self, folder: str) -> list[str]:
-        """Return the names of all files below a folder of it, as paths from there."""
-        return sorted(self._below(folder, recursive=True))
+        """Return the sorted paths, relative to a subfolder, of all files below it."""
+        return self._files(folder, recursive=True)
 
     def entries(self) -> list[str]:
-        """Return the names of all that is right in it, folders among them, sorted; none where it is not there."""
+        """Return the sorted names of all files and folders directly in it; [] where it does not exist."""
         return sorted(info.base_name for info in self._listed(self._base, recursive=False) if info.base_name)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
         with _as_oserror():
             try:
                 self._filesystem.delete_file(self._path(name))
             except FileNotFoundError:
                 return
 
-    def _below(self, folder: str, *, recursive: bool) -> Iterator[str]:
-        from pyarrow.fs import FileType
-
+    def _files(self, folder: str, *, recursive: bool) -> list[str]:
         base = self._path(folder)
-        for info in self._listed(base, recursive=recursive):
-            if info.type == FileType.File:
-                yield info.path[len(base) + 1 :]
+        return sorted(
+            info.path[len(base) + 1 :] for info in self._listed(base, recursive=recursive) if info.is_file
+        )
 
     def _listed(self, path: str, *, recursive: bool) -> list[Any]:
         from pyarrow.fs import FileSelector
 
-        wanted = FileSelector(path, allow_not_found=True, recursive=recursive)
+        selector = FileSelector(path, allow_not_found=True, recursive=recursive)
         with _as_oserror():
             try:
-                found: list[Any] = self._filesystem.get_file_info(wanted)
-            except FileNotFoundError:  # it came after pyarrow had missed it, before it was asked for again
-                found = self._filesystem.get_file_info(wanted)
+                found: list[Any] = self._filesystem.get_file_info(selector)
+            except FileNotFoundError:  # created after pyarrow had missed it, before it was asked for again
+                found = self._filesystem.get_file_info(selector)
             return found
 
     def _put(self, path: str, data: bytes) -> None:
-        """Write a file whole: object stores show none before that, disks must be kept from it."""
+        """Write a file whole. An object store shows no partial file; a disk needs a rename."""
         folder, _, name = path.rpartition("/")
-        local = self._filesystem.type_name == "local"
-        scratch = f"{folder}/.{name}.{os.getpid()}" if local else path
+        scratch = f"{folder}/.{name}.{os.getpid()}" if self._local else path
         with self._filesystem.open_output_stream(scratch) as file:
             file.write(data)
-        if local:
+        if self._local:
             os.replace(scratch, path)
 
     def _make(self, folder: str) -> None:
-        if self._filesystem.type_name == "local" and not os.path.isdir(self._base):
+        if self._local and not os.path.isdir(self._base):
             os.makedirs(os.path.dirname(self._base), exist_ok=True)
             os.mkdir(self._base, 0o700)  # it will hold secrets of the run
         self._filesystem.create_dir(folder, recursive=True)
@@ -122,7 +118,7 @@ class StorageFolder:
 
 
 def check_uri(uri: str) -> None:
-    """Raise InputError for a URI that names no folder, or has a secret in it; asks no file system."""
+    """Raise InputError for a URI that names no folder or contains a secret; opens no file system."""
     scheme = urlsplit(uri).scheme
     if not is_uri(uri) or not scheme:
         raise InputError(
@@ -135,8 +131,8 @@ def check_uri(uri: str) -> None:
         )
 
 
-def open_place(uri: str) -> StorageFolder:
-    """Return the folder that a URI names. Raises InputError for one that names none that can be had here."""
+def open_storage(uri: str) -> StorageFolder:
+    """Return the folder that a URI names. Raises InputError for a URI that cannot be opened here."""
     check_uri(uri)
     from pyarrow.fs import FileSystem
 
@@ -153,14 +149,25 @@ def open_place(uri: str) -> StorageFolder:
 
 @contextmanager
 def _as_oserror() -> Iterator[None]:
-    """Raise what pyarrow raises of its own as what the others raise."""
+    """Raise pyarrow's own errors as OSError."""
     try:
         yield
     except pa.ArrowException as error:
         raise error if isinstance(error, OSError) else OSError(str(error)) from error
 
 
+@contextmanager
+def naming(uri: str) -> Iterator[None]:
+    """Raise an OSError of the block as InputError that names the storage."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{uri}: cannot be read or written ({reason(error)}); see to its permissions and to the way there"
+        ) from None
+
+
 def reason(error: BaseException) -> str:
-    """Return what went wrong in one line."""
+    """Return an error's reason in one line."""
     said = getattr(error, "strerror", None) or error
     return " ".join(str(said).split())[:200] or type(error).__name__

@@ -1,8 +1,8 @@
-"""What a folder holds at one moment, read while others write it: a state in which a kill might have left it.
+"""Read a folder that a run writes meanwhile, in a state in which a kill might have left it.
 
-Files of a run stand for others: its summary for models and rows, its checkpoint for rows and ledger. These are read
-first, so that what they stand for is there, or more of it. All files are replaced whole, or grow; but for checkpoints,
-whose files take turns and which are checked once they are read.
+Some files refer to others: the summary to models and rows, the checkpoint to rows and ledger. These are read first, so
+that the files they refer to hold at least as much. All files are replaced whole or grow, but for checkpoints: their two
+files take turns, so their digest is checked after each read.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ from raydpzv.records.checkpoint import CHECKPOINT, before, log_of
 from raydpzv.records.write_ahead_log import TAIL, LogExtent
 
 LINK = "storage.json"
-"""In a folder on a disk: of which storage it is a copy. It stays there."""
-_NOT_BROUGHT = (LINK, before(Path(CHECKPOINT)).name)
+"""In a folder on a disk: the storage that it is a copy of. It is not uploaded."""
+_NOT_UPLOADED = (LINK, before(Path(CHECKPOINT)).name)
 _FIRST = ("summary.json", CHECKPOINT, "scenario.toml")
 _LAST = ("decisions.jsonl", "population.jsonl", "search.toml")
-"""Of a search: written before what follows from them, so that all runs are read before."""
+"""Files of a search that are written before the runs that follow from them, so they are read after all runs."""
 _ROWS = ("rows", "rows.next", "rows.old")
 _HEADER, _LEDGER = "header.json", "ledger"
 _TRIES = 100
-"""Times that a file is read anew which was replaced meanwhile."""
+"""Reads of a checkpoint that is overwritten meanwhile."""
 
-Read = tuple[str, bytes]
-"""A file's path from the folder, and its content."""
+Unchanged = Callable[[str, os.stat_result], bool]
 
 
 class Moving(Exception):
-    """A file went while it was to be read: the folder has to be looked at anew."""
+    """A file was deleted before it was read: the folder has to be listed anew."""
 
 
-def snapshot(
-    root: Path, unchanged: Callable[[str, os.stat_result], bool]
-) -> Iterator[tuple[str, bytes | None]]:
-    """Yield all files of a folder, in an order that makes them a state of it; None for one that has not changed.
+def snapshot(root: Path, unchanged: Unchanged) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the relative path and content of all files of a folder, in an order that makes them a state of it.
 
-    unchanged: tells by a file's path and stat that what was yielded before is what it still holds. Raises Moving where
-    a file has gone: what was yielded is to be dropped then.
+    unchanged: tells by a file's path and stat that it still holds what was yielded before; its content is None then.
+    Raises Moving if a file was deleted: drop what was yielded.
     """
     reader = _Reader(root, unchanged)
     listed = list(_files(root, ""))
@@ -52,7 +49,7 @@ def snapshot(
         _require_checkpoint(root, run)
     yield from map(reader.read, sorted(set(heads) - set(last), key=_rank))
     for run in runs:
-        yield from _tail(root, run, reader)
+        yield from _log(root, run, reader)
         for name in _ROWS:
             yield from map(reader.read, sorted(_files(root, _under(run, name))))
     for run in runs:
@@ -61,13 +58,13 @@ def snapshot(
 
 
 class _Reader:
-    def __init__(self, root: Path, unchanged: Callable[[str, os.stat_result], bool]) -> None:
+    def __init__(self, root: Path, unchanged: Unchanged) -> None:
         self._root, self._unchanged = root, unchanged
         self.logs: dict[str, LogExtent | None] = {}
-        """Of each run whose checkpoint was read, the log that this tells of."""
+        """By run, the write-ahead log that its checkpoint names."""
 
     def read(self, path: str) -> tuple[str, bytes | None]:
-        """Return a file; of a checkpoint one that is whole."""
+        """Return a file; a checkpoint is complete."""
         whole = self._root / path
         try:
             known = self._unchanged(path, whole.stat())
@@ -81,26 +78,26 @@ class _Reader:
 
 
 def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
-    """Return a checkpoint's bytes, read anew where they were written over meanwhile, and of which log it tells."""
-    for last in reversed(range(_TRIES)):
+    """Return a checkpoint's bytes and the log it names. Read again if it is overwritten meanwhile."""
+    for left in reversed(range(_TRIES)):
         data = path.read_bytes()
         try:
             return data, log_of(data, path)
         except DataError:
-            if not last:
+            if not left:
                 raise
     raise RunError(f"{path}: changed each time that it was read")
 
 
 def _require_checkpoint(root: Path, run: str) -> None:
-    """Raise Moving where a run's last checkpoint is missing: without it a state of the run would be one without any."""
+    """Raise Moving where a run's last checkpoint is missing: the copy would be of a run without any."""
     last = root / _under(run, CHECKPOINT)
     if before(last).is_file() and not last.is_file():
         raise Moving(_under(run, CHECKPOINT))
 
 
-def _tail(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:
-    """Yield the rows that a run's checkpoint alone tells of; raise Moving where those of later ones are there now."""
+def _log(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the log that a run's checkpoint names; raise Moving where it holds later rows already."""
     if log := reader.logs.get(run):
         path, data = reader.read(_under(run, log.path))
         if data is not None and not log.holds(data):
@@ -109,9 +106,9 @@ def _tail(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | 
 
 
 def _ledger(root: Path, folder: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:
-    """Yield a ledger as it is when its last segment is read; one without a header is not yet begun.
+    """Yield a ledger as it is when its last segment is read; skip one that has no header yet.
 
-    A segment that another follows is full: it is read after that is known, or once more.
+    A segment that another one follows is full. It is read after the following one is seen, or once more.
     """
     if not (root / folder / _HEADER).is_file():
         return
@@ -133,14 +130,14 @@ def _ledger(root: Path, folder: str, reader: _Reader) -> Iterator[tuple[str, byt
 
 
 def _files(root: Path, folder: str) -> Iterator[str]:
-    """Yield the paths of all files below a folder, but for hidden ones: locks, and what is being written."""
+    """Yield the paths of all files below a folder, but for hidden ones: locks and unfinished files."""
     try:
         entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
     except FileNotFoundError:
         return
     for entry in entries:
         path = _under(folder, entry.name)
-        if entry.name.startswith(".") or path.rpartition("/")[2] in _NOT_BROUGHT:
+        if entry.name.startswith(".") or entry.name in _NOT_UPLOADED:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _files(root, path)

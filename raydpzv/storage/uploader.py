@@ -1,4 +1,4 @@
-"""Brings a folder to a storage while it is written, in threads of the process that watches over the writing."""
+"""Upload a folder while a run writes it, in threads of the process that drives the run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raydpzv.errors import InputError, RaydpzvError, RunError
-from raydpzv.sim.run_until import RunUntil
-from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, Commit
+from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
 from raydpzv.storage.filesystem import StorageFolder, reason
 from raydpzv.storage.lease import Fenced, Lease
-from raydpzv.storage.upload import Announced, Traffic, Uploader, facts
+from raydpzv.storage.manifest import Manifest
+from raydpzv.storage.manifest_writer import ManifestWriter, Traffic
 
 
 @dataclass(frozen=True)
 class StorageTimes:
-    """Seconds: of a lease, between two commits at the most, of trying again what fails, and before the first try."""
+    """Seconds: of a lease, between two uploads, of retries, and before the first retry."""
 
     lease: float = 30.0
     commit: float = 5.0
@@ -29,61 +28,41 @@ class StorageTimes:
     first: float = 0.25
 
 
-@dataclass(frozen=True)
-class FreshNoise:
-    """What a run releases with fresh noise, which a second draw would release once more.
-
-    kind: see `raydpzv.storage.commits`; ahead: updates that it may make before they are in the storage, if announced.
-    """
-
-    kind: str = NO_NOISE
-    ahead: int = 0
-
-
 class FolderUploader:
-    """A folder's way to a storage. It holds the lease from when it is made until `released` ends.
-
-    horizon: what a run asks before each update; `note` says how far it has come where that is another process's.
-    """
+    """Uploads one folder to a storage. It holds the lease until `released` ends."""
 
     def __init__(
-        self, place: StorageFolder, lease: Lease, kind: str, pace: StorageTimes | None = None
+        self, storage: StorageFolder, lease: Lease, kind: str, times: StorageTimes | None = None
     ) -> None:
-        self._place, self._lease, self._kind = place, lease, kind
-        self._base: Commit | None = None
-        self._pace = pace or StorageTimes()
-        self.horizon = RunUntil(self._ask)
-        self.traffic = Traffic()
-        self._noise = FreshNoise()
+        self._storage, self._lease, self._kind = storage, lease, kind
+        self._base: Manifest | None = None
+        self._times = times or StorageTimes()
+        self._fresh_noise = False
         self._failed: Callable[[], None] = lambda: None
-        self._uploader: Uploader | None = None
-        self._wanted, self._ending = threading.Event(), threading.Event()
-        self._one = threading.Lock()
+        self._writer: ManifestWriter | None = None
+        self._traffic = Traffic()
+        self._ending, self._uploading = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
         self.failure: RunError | None = None
+        """Why nothing more is uploaded; None: nothing has failed for good."""
 
     @property
     def uri(self) -> str:
-        """Where the storage is."""
-        return self._place.uri
+        """The storage's URI."""
+        return self._storage.uri
 
     @property
     def writer(self) -> str:
-        """Who this writer is, for the folder's link."""
+        """The id of this writer, for the folder's link."""
         return self._lease.writer
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the folder's last writer brought all of it before it left."""
+        """Whether the last writer of the folder uploaded all of it before it ended."""
         return self._base is not None and self._base.over
 
-    @property
-    def announces(self) -> bool:
-        """Whether a run must ask before each update."""
-        return self._noise.kind == ANNOUNCED
-
-    def go_on_from(self, base: Commit) -> None:
-        """Take what a commit names for the folder's content, so that only what changes after it travels."""
+    def resume_from(self, base: Manifest) -> None:
+        """Take a manifest as the folder's content, so that only later changes are uploaded."""
         self._base, self._kind = base, base.kind
 
     @contextmanager
@@ -92,10 +71,7 @@ class FolderUploader:
         try:
             yield
         finally:
-            self._ending.set()
-            self._wanted.set()
-            for thread in self._threads:
-                thread.join()
+            self._join()
             if not isinstance(self.failure, Fenced):
                 try:
                     self._lease.release()
@@ -105,76 +81,59 @@ class FolderUploader:
                     )
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        """Bring nothing while the block runs, which changes what belongs together."""
-        with self._one:
+    def paused(self) -> Iterator[None]:
+        """Upload nothing while the block changes files that belong together."""
+        with self._uploading:
             yield
 
     @contextmanager
-    def of(
-        self, folder: Path, noise: FreshNoise, failed: Callable[[], None] = lambda: None
+    def uploads(
+        self, folder: Path, *, fresh_noise: bool, failed: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Bring this folder to the storage while the block runs, and as it is at its end.
+        """Upload this folder while the block runs, and all of it at the block's end.
 
-        failed: called where nothing more is brought, for a block that asks no horizon.
-        Raises InputError if the first commit fails, RunError if the last one does and the block itself did not fail.
+        fresh_noise: see `Manifest`. failed: called once uploads have failed for good, to stop the block.
+        Raises InputError if the first upload fails, RunError if a later one fails for good.
         """
-        self._noise, self._failed = noise, failed
-        self._uploader = Uploader(
-            *(self._place, self._lease, folder, self._kind), base=self._base, traffic=self.traffic
+        self._fresh_noise, self._failed = fresh_noise, failed
+        self._writer = ManifestWriter(
+            *(self._storage, self._lease, folder, self._kind), base=self._base, traffic=self._traffic
         )
         try:
-            self._bring()
+            self._upload()
         except RunError as error:
             raise InputError(str(error)) from error
-        self._start(self._renewing, self._bringing)
+        self._start(self._renew_lease, self._upload_changes)
         try:
             yield
-        except BaseException:
-            self._last(at_failure=True)
+        except BaseException as error:
+            self._finish(at_failure=True)
+            if self.failure and isinstance(error, StoppedEarly):  # `failed` stopped it
+                raise self.failure from error
             raise
-        self._last(at_failure=False)
+        self._finish(at_failure=False)
 
-    def announce(self, noise: FreshNoise) -> None:
-        """Have a commit say what is released from now on with fresh noise, before any of it is. Raises RunError."""
-        if noise == self._noise:
+    def declare(self, *, fresh_noise: bool) -> None:
+        """Upload a manifest that says which noise is drawn from now on, before any is. Raises RunError."""
+        if fresh_noise == self._fresh_noise:
             return
-        with self._one:
-            self._noise = noise
-        self._bring()
-
-    def note(self, updates: int) -> None:
-        """Say that the releases of so many updates are on record, and raise RunError where nothing more is brought."""
-        self.check()
-        self.horizon.note(updates)
-
-    def check(self) -> None:
-        """Raise RunError where nothing more is brought."""
-        if self.failure:
-            raise self.failure
-
-    @property
-    def limit(self) -> int | None:
-        """Updates that the run may make by now; None: any number."""
-        return self.horizon.limit
+        with self._uploading:
+            self._fresh_noise = fresh_noise
+        self._upload()
 
     def flush(self) -> Mapping[str, Any]:
-        """Bring what there is now; return what summary.json says."""
-        self._bring()
-        return facts(self.traffic, self.uri)
+        """Upload the folder as it is; return what summary.json says. Raises RunError."""
+        self._upload()
+        return self._traffic.facts(self.uri)
 
-    def _last(self, *, at_failure: bool) -> None:
-        self._ending.set()
-        self._wanted.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+    def _finish(self, *, at_failure: bool) -> None:
+        self._join()
         if self.failure:
             if at_failure:
                 return
             raise self.failure
         try:
-            self._bring(over=True)
+            self._upload(over=True)
         except RunError as error:
             if not at_failure:
                 raise
@@ -185,30 +144,29 @@ class FolderUploader:
         for thread in self._threads:
             thread.start()
 
+    def _join(self) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
     def _guarded(self, loop: Callable[[], None]) -> None:
         try:
             loop()
         except RaydpzvError as error:
             self._fail(error if isinstance(error, RunError) else RunError(str(error)))
-        except Exception as error:  # whatever it is, the run must not wait for more
+        except Exception as error:  # whatever it is, the run must not continue without its uploads
             self._fail(RunError(f"{self.uri}: {type(error).__name__}: {reason(error)}"))
 
     def _fail(self, error: RunError) -> None:
         self.failure = self.failure or error
-        self.horizon.deny(str(error))
         self._failed()
 
-    def _ask(self) -> None:
-        self._wanted.set()
+    def _upload_changes(self) -> None:
+        while not self._ending.wait(self._times.commit):
+            self._upload()
 
-    def _bringing(self) -> None:
-        while not self._ending.is_set():
-            self._wanted.wait(self._pace.commit)
-            self._wanted.clear()
-            if not self._ending.is_set():
-                self._bring()
-
-    def _renewing(self) -> None:
+    def _renew_lease(self) -> None:
         while not self._ending.wait(self._lease.renewals):
             try:
                 self._lease.renew()
@@ -217,21 +175,22 @@ class FolderUploader:
                 continue
             self._lease.check()
 
-    def _bring(self, *, over: bool = False) -> None:
-        """Commit, and let the run go on; what fails is tried again for a while. Raises RunError."""
-        with self._one:
-            self.check()
-            begun = time.monotonic()
-            wait = self._pace.first
+    def _upload(self, *, over: bool = False) -> None:
+        """Write a manifest; retry for a while if the storage fails. Raises RunError."""
+        with self._uploading:
+            if self.failure:
+                raise self.failure
+            start = time.monotonic()
+            wait = self._times.first
             while True:
                 try:
-                    self._commit(over=over)
+                    self._write(over=over)
                     break
                 except RunError as error:
                     self._fail(error)
                     raise
                 except OSError as error:
-                    if time.monotonic() - begun + wait > self._pace.retrying:
+                    if time.monotonic() - start + wait > self._times.retrying:
                         failure = RunError(
                             f"{self.uri}: cannot be written ({reason(error)}); the run's folder on this machine has "
                             "all of it: see to the storage, and go on with: raydpzv resume FOLDER"
@@ -241,17 +200,15 @@ class FolderUploader:
                     self._warn(f"cannot be written ({reason(error)}); it is tried again")
                 time.sleep(wait)
                 wait *= 2
-            self.traffic.seconds += time.monotonic() - begun
+            self._traffic.seconds += time.monotonic() - start
 
-    def _commit(self, *, over: bool) -> None:
-        assert self._uploader is not None
-        covered = self.horizon.made
-        ahead = 0 if over else self._noise.ahead
-        announced = NO_NOISE if over and not self.announces else self._noise.kind
-        self._uploader.commit(Announced(announced, covered, covered + ahead, over))
-        self.horizon.allow(covered + ahead if self.announces else None)
+    def _write(self, *, over: bool) -> None:
+        assert self._writer is not None
+        self._writer.write(fresh_noise=self._fresh_noise, over=over)
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, problem: str) -> None:
         warnings.warn(
-            f"{self.uri}: {what}" if not what.startswith(self.uri) else what, RuntimeWarning, stacklevel=2
+            problem if problem.startswith(self.uri) else f"{self.uri}: {problem}",
+            RuntimeWarning,
+            stacklevel=2,
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.config import catalog
 from raydpzv.config.paths import PATHS
 from raydpzv.config.toml import as_tree
@@ -32,7 +32,7 @@ def comparison_values(name: str) -> dict[str, Any]:
     """The comparison's own values once, and of each line's scenario what differs from the first line's."""
     path = catalog.comparison(name)
     assert path is not None
-    found = resolved(read_entrants(path))
+    found = resolved(read_comparison_file(path))
     trees = [flat(as_plain(portable(as_tree(line.spec)))) for line in found.lines]
     return as_plain(
         {

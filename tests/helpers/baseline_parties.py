@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer
 from raydpzv.methods.vertical.row_release import RowPrivacy
 from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony, VaflClient, VaflServer
 from tests.helpers.vertical_parties import (
-    BATCH,
     CLIENTS,
     KEY,
-    WIDTH,
+    SIZES,
     Data,
     batches,
     make_bottom,
     make_head,
     make_top,
 )
-
-SIZES: dict[str, Any] = {"clients": CLIENTS, "width": WIDTH, "batch": BATCH, "fixed_batches": True}
 
 
 def vafl_clients(
@@ -50,12 +48,15 @@ def vafl_server(
     privacy: RowPrivacy | None = None,
     *,
     role: type[VaflServer] = VaflServer,
-    **sizes: Any,
+    fixed_batches: bool = True,
+    **options: Any,
 ) -> VaflServer:
     top = make_top(data, make_head("sgd", lr=0.2, momentum=0.9))
-    return role(top, synchrony or Synchrony(), privacy, **(SIZES | sizes))
+    return role(
+        top, replace(SIZES, fixed_batches=fixed_batches), synchrony or Synchrony(), privacy, **options
+    )
 
 
 def czofo_server(data: Data, **settings: Any) -> CzofoServer:
     config = CzofoConfig(**settings)
-    return CzofoServer(make_top(data, make_head("sgd", lr=0.2)), config, KEY, **SIZES)
+    return CzofoServer(make_top(data, make_head("sgd", lr=0.2)), SIZES, config, KEY)

@@ -6,14 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from raydpzv.data.sources import load
+from raydpzv.data.sources import Request, load
+from raydpzv.data.table import Split
 from raydpzv.keys import Key
+from raydpzv.settings.sections import DataSection
 
 KEY = Key(3)
+_OF_RUNS = ("key", "owners", "strangers", "held")
 
 
-def get(name: str, folder: Path | None = None, **options):
-    return load(name, folder, **{"test_fraction": 0.25, "key": KEY, **options})
+def request(name: str, folder: Path | None = None, **given) -> Request:
+    """given: settings of [data], of which a file may be a path, and what else a request has."""
+    paths = {"folder": folder, "file": given.pop("file", None)}
+    run = {"key": KEY} | {field: given.pop(field) for field in _OF_RUNS if field in given}
+    settings = {"test_fraction": 0.25} | {name: str(path) for name, path in paths.items() if path} | given
+    return Request(DataSection(source=name, **settings), **run)
+
+
+def get(name: str, folder: Path | None = None, **given) -> Split:
+    return load(request(name, folder, **given))
 
 
 def refusal(kind: type[Exception], *words: str):

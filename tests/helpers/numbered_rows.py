@@ -9,6 +9,7 @@ import pyarrow as pa
 import scenarios
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets
 from raydpzv.records.store import Rows
@@ -16,7 +17,7 @@ from raydpzv.records.store import Rows
 
 def begun(path: Path) -> RunFolder:
     """The folder of a run that has no rows yet; to be left."""
-    return RunFolder.create(path / "run", scenarios.load("frozen"), {}, OperatorSecrets(bytes(16), None))
+    return RunWriter.create(path / "run", scenarios.load("frozen"), {}, OperatorSecrets(bytes(16), None))
 
 
 def after(round: int) -> Checkpoint:

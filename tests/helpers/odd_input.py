@@ -173,7 +173,7 @@ def other_lines(draw: random.Random, content: bytes) -> bytes:
         lines.insert(place, lines[place])
     elif change == 2:
         lines.insert(
-            place, draw.choice((b"[method]", b"[x]", b"[[entrants]]", b"[dpzv]", b"= 1", b"\xff\xfe"))
+            place, draw.choice((b"[method]", b"[x]", b"[[methods]]", b"[dpzv]", b"= 1", b"\xff\xfe"))
         )
     else:
         lines = lines[:place]

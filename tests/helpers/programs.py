@@ -13,8 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
 _CONTEXT = get_context("forkserver")
@@ -95,18 +93,3 @@ def start(folder, *arguments, **environment):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     return process
-
-
-def script_here(name: str, *arguments: str) -> None:
-    """Run a benchmark to its end in this process, on the Ray and with the actors' processes that it has."""
-    place = ROOT / "benchmarks" / name
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(place.parent))
-        patch.setattr(sys, "argv", [str(place), *arguments])
-        runpy.run_path(str(place), run_name="__main__")
-
-
-def script(name: str, *arguments: str) -> None:
-    """Run a benchmark to its end."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    said(Forked([str(ROOT / "benchmarks" / name), *arguments], os.environ | {"PYTHONPATH": path}))

@@ -351,7 +351,7 @@ NOT_READ = {
     "fashion_mnist": "the reader of mnist",
     "creditcard": FITTED,
     "heart_disease": FITTED,
-    "mimic3": "a file for each record, read by that file alone (tests/unit/data/test_series.py)",
+    "mimic3": "a file for each record, read by that file alone (tests/unit/data/test_mimic3.py)",
 }
 """Sources without a line of their own, and why."""
 OWNERS_OF = {

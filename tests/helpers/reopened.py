@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 
 
 def reopened(path: Path, moved: Sequence[str] = ()) -> RunFolder:
     """Open a run's folder to go on from its checkpoint."""
-    folder = RunFolder.held(path, moved)
+    folder = RunWriter.locked(path, moved)
     try:
         folder.go_back()
     except BaseException:
@@ -21,6 +22,6 @@ def reopened(path: Path, moved: Sequence[str] = ()) -> RunFolder:
 
 def beside(path: Path) -> RunFolder:
     """Open a run's folder to go on beside its record."""
-    folder = RunFolder.held(path)
+    folder = RunWriter.locked(path)
     folder.go_beside()
     return folder

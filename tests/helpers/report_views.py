@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from raydpzv.records.store import read_all
-from raydpzv.report.figure import ReportFigure, RunView
+from raydpzv.report.plots import ReportFigure
+from raydpzv.report.run_tables import RunView
 from tests.helpers.synthetic_run import build_run
 
 

@@ -19,12 +19,13 @@ from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps, Revert, SeparateClients
 from raydpzv.methods.horizontal.rounds import Cohorts
-from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings
+from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.methods.schedule import Schedule
 from raydpzv.models.whole import whole
+from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 from raydpzv.zo import philox
 from raydpzv.zo.update import Rule
 
@@ -64,7 +65,9 @@ D = initial().numel()
 
 def parts(clients: int = CLIENTS) -> Parts:
     """Clients of different sizes, so that weights by rows are not uniform."""
-    return split_rows(Y.numpy(), clients, "dirichlet", sizes="drawn", least=2, key=KEY / "parts")
+    return split_rows(
+        Y.numpy(), HorizontalSplitSection(clients=clients, sizes="drawn", least=2), KEY / "parts"
+    )
 
 
 def settings(**changes: Any) -> SeededSettings:
@@ -123,11 +126,8 @@ def server(
 ) -> DecomflServer:
     return DecomflServer(
         Cohorts(clients, cohort, KEY, given.rule.epoch or None),
-        ledger,
-        given,
+        Updates(ledger, given, clients, model=replica(given) if model else None, pull_after=pull_after),
         weights=weights,
-        model=replica(given) if model else None,
-        pull_after=pull_after,
         agent=agent,
     )
 
@@ -136,7 +136,7 @@ def pull_server(
     ledger: Ledger, given: SeededSettings, *, clients: int = CLIENTS, pull_after: int | None = None
 ) -> SeededPullServer:
     model = replica(given) if pull_after is not None else None
-    return SeededPullServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
+    return SeededPullServer(Updates(ledger, given, clients, model=model, pull_after=pull_after))
 
 
 def shared(

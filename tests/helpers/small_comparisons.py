@@ -14,7 +14,7 @@ def small_comparison(*overrides, **changes):
         "seeds": (0, 1),
         "epsilons": ("none", 1.0),
         "targets": (0.2, 0.99),
-        "entrants": (
+        "methods": (
             MethodEntry(label="DPZV", scenario="digits_dpzv"),
             MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),
         ),

@@ -1,4 +1,4 @@
-"""Storages that keep account of what is done to them, or fail; and what a kill after each act leaves."""
+"""Storages that record what is done to them, or fail; and what a kill after each act leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from raydpzv.storage.filesystem import StorageFolder
 from raydpzv.storage.uploader import FolderUploader, StorageTimes
 
 QUICK = StorageTimes(lease=0.4, commit=0.02, retrying=0.3, first=0.01)
-"""Times for tests: of a lease, commits and trying again."""
+"""Times for tests."""
+FRESH_NOISE = "no other machine can continue it if this one is lost"
+"""What a run with noise of the system warns of when it starts with a storage."""
 
 
 class Act(NamedTuple):
@@ -22,8 +24,8 @@ class Act(NamedTuple):
     data: bytes | None
 
 
-class KeptPlace(StorageFolder):
-    """A storage on a disk that keeps account of all that is done to it; before: called before each act."""
+class RecordedStorage(StorageFolder):
+    """A storage on a disk that records all writes and deletions; before: called before each of them."""
 
     def __init__(self, folder: Path, before: Callable[[Act], Any] = lambda act: None) -> None:
         super().__init__(pyarrow.fs.LocalFileSystem(), str(folder), folder.as_uri())
@@ -43,11 +45,23 @@ class KeptPlace(StorageFolder):
         self.acts.append(act)
 
 
-def leave_as_killed(mirror: FolderUploader) -> None:
+def full_disk(times: float = float("inf"), name: str = "by-") -> Callable[[Act], None]:
+    """Return what fails the first writes of these names as a full disk does."""
+    left = [times]
+
+    def fail(act: Act) -> None:
+        if act.name.startswith(name) and left[0] > 0:
+            left[0] -= 1
+            raise OSError(28, "No space left on device")
+
+    return fail
+
+
+def leave_as_killed(uploader: FolderUploader) -> None:
     """Leave the storage as a kill of its writer leaves it now, whatever the folder comes to hold from here on."""
-    with mirror.still():
-        vars(mirror).update(_commit=_nothing, _last=_nothing)
-        vars(mirror._lease).update(release=_nothing)
+    with uploader.paused():  # private, since no public way ends an uploader without its last upload
+        vars(uploader).update(_write=_nothing, _finish=_nothing)
+        vars(uploader._lease).update(release=_nothing)
 
 
 def _nothing(**how: Any) -> None:
@@ -56,12 +70,12 @@ def _nothing(**how: Any) -> None:
 
 def left_after(acts: Sequence[Act], folder: Path, *, torn: Act | None = None) -> StorageFolder:
     """Return a storage as a kill after these acts leaves it; torn: the next one, of which half was done."""
-    place = StorageFolder(pyarrow.fs.LocalFileSystem(), str(folder), folder.as_uri())
+    storage = StorageFolder(pyarrow.fs.LocalFileSystem(), str(folder), folder.as_uri())
     for act in acts:
         if act.data is None:
-            place.delete(act.name)
+            storage.delete(act.name)
         else:
-            place.write(act.name, act.data)
+            storage.write(act.name, act.data)
     if torn is not None and torn.data is not None:
-        place.write(torn.name, torn.data[: len(torn.data) // 2])
-    return place
+        storage.write(torn.name, torn.data[: len(torn.data) // 2])
+    return storage

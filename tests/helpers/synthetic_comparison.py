@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
+from rich.console import Console, Group
 
-from raydpzv.compare.page import console_report
-from raydpzv.compare.table import CLAIMS, CURVES, RUNS
+from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared
+from raydpzv.report.comparison_text import console_report
 
-Tables = tuple[pa.Table, pa.Table, pa.Table]
+Report = Callable[[Compared, list[float]], Group]
 MECHANISM = "floating-point Gaussian, σ=0.5, system noise"
 
 
@@ -67,10 +68,9 @@ class Made:
         return self
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> Compared:
         kinds = ((self.runs, RUNS), (self.curves, CURVES), (self.claims, CLAIMS))
-        runs, curves, claims = (pa.Table.from_pylist(rows, schema=schema) for rows, schema in kinds)
-        return runs, curves, claims
+        return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in kinds))
 
 
 def field() -> Made:
@@ -87,8 +87,8 @@ def field() -> Made:
     return made
 
 
-def printed(made: Tables, targets: list[float], width: int = 120) -> str:
+def printed(made: Compared, targets: list[float], width: int = 120, report: Report = console_report) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(console_report(*made, targets))
+    console.print(report(made, targets))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

@@ -14,7 +14,7 @@ from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows
 from raydpzv.records.summary_fields import SUMMARY_FORMAT
-from raydpzv.report.figure import RunView
+from raydpzv.report.run_tables import RunView
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 PAIRS = 5

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from raydpzv.data.users import Known, UserLaw, UserParts, share_users
+from raydpzv.data.users import Known, UserParts, share_users
 from raydpzv.engine.objective import Objective
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.rounds import Cohorts
-from raydpzv.methods.horizontal.seeded import SeededPullServer
+from raydpzv.methods.horizontal.seeded import SeededPullServer, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, UldpZoServer, uldp_zo_settings
 from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
+from raydpzv.settings.sections_horizontal import UsersSection
 from tests.helpers import seed_parties as toy
 
 SILOS, USERS = 3, 7
-PARTS = share_users(Known(toy.Y.numpy()), SILOS, UserLaw(USERS, "uniform", silos="uniform"), toy.KEY)
+PARTS = share_users(
+    Known(toy.Y.numpy()), SILOS, UsersSection(count=USERS, how="uniform", silos="uniform"), toy.KEY
+)
 CLIP = 3.0
 
 
@@ -61,12 +64,14 @@ def silos(how: UldpZoConfig, history: UpdateSource, **options: Any) -> SharedCli
 def server(how: UldpZoConfig, ledger: Ledger) -> UldpZoServer:
     settings = uldp_zo_settings(how, toy.KEY)
     return UldpZoServer(
-        Cohorts(SILOS, SILOS, toy.KEY), ledger, settings, mean_over_users(noise(how), how.sampling)
+        Cohorts(SILOS, SILOS, toy.KEY),
+        Updates(ledger, settings, SILOS),
+        mean_over_users(noise(how), how.sampling),
     )
 
 
 def pull_server(how: UldpZoConfig, ledger: Ledger) -> SeededPullServer:
-    return SeededPullServer(ledger, uldp_zo_settings(how, toy.KEY), clients=SILOS)
+    return SeededPullServer(Updates(ledger, uldp_zo_settings(how, toy.KEY), SILOS))
 
 
 def ledger(how: UldpZoConfig) -> Ledger:

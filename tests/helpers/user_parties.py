@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raydpzv.data.users import Known, UserLaw, UserParts, share_users
+from raydpzv.data.users import Known, UserParts, share_users
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.dense import dense_whole
 from raydpzv.engine.objective import Objective
@@ -19,6 +19,7 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, Horiz
 from raydpzv.methods.roles import Upload
 from raydpzv.models.whole import whole
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
+from raydpzv.settings.sections_horizontal import UsersSection
 
 KEY = Key(31)
 SILOS, USERS, ROWS, FEATURES, CLASSES = 3, 12, 150, 6, 3
@@ -39,7 +40,7 @@ START = (0.3 * (KEY / "start").generator().standard_normal(SIZE)).astype(np.floa
 
 
 def parts() -> UserParts:
-    return share_users(Known(Y.numpy()), SILOS, UserLaw(USERS, silo_alpha=1.0), KEY / "parts")
+    return share_users(Known(Y.numpy()), SILOS, UsersSection(count=USERS, silo_alpha=1.0), KEY / "parts")
 
 
 def objective(

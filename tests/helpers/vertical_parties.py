@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from raydpzv.engine.head import Head
 from raydpzv.engine.split_model import BottomTraining, HeadSettings, HeadTraining
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
+from raydpzv.methods.vertical.base import ServerSizes
 from raydpzv.methods.vertical.dpzv import DpzvClient, DpzvServer, MeanRelease, ZerothOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
@@ -24,6 +25,7 @@ from raydpzv.zo.update import Rule
 
 KEY = Key(11)
 CLIENTS, ROWS, HELD_OUT, FEATURES, WIDTH, CLASSES, BATCH = 3, 16, 9, 4, 2, 3, 4
+SIZES = ServerSizes(CLIENTS, WIDTH, BATCH)
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,9 @@ def dpzv_server(
 ) -> DpzvServer:
     return DpzvServer(
         make_top(data, head),
+        replace(SIZES, fixed_batches=fixed_batches),
         settings,
         MeanRelease(clip, sigma, noise or NoNoise()),
-        clients=CLIENTS,
-        width=WIDTH,
-        batch=BATCH,
-        fixed_batches=fixed_batches,
     )
 
 

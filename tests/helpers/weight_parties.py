@@ -18,6 +18,7 @@ from raydpzv.methods.horizontal.fedavg import FedAvgServer
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.models.whole import whole
+from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 
 KEY = Key(23)
 CLIENTS, ROWS, FEATURES, CLASSES = 5, 60, 6, 3
@@ -54,7 +55,9 @@ def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:
 
 def parts(clients: int = CLIENTS) -> Parts:
     """Clients of different sizes, so that a mean by rows is not the plain one."""
-    return split_rows(Y.numpy(), clients, "dirichlet", alpha=1.0, sizes="drawn", least=2, key=KEY / "parts")
+    return split_rows(
+        Y.numpy(), HorizontalSplitSection(clients=clients, sizes="drawn", least=2), KEY / "parts"
+    )
 
 
 def server(

@@ -43,11 +43,9 @@ class Whole:
     """Every parameter as float32: 4d bytes."""
 
     def encode(self, update: np.ndarray, client: int, round: int) -> Update:
-        """Return the update as it is."""
         return Update(update)
 
     def decode(self, body: Body, size: int) -> np.ndarray:
-        """Return the update as it is."""
         if not isinstance(body, Update):
             raise TypeError(f"a server of whole updates cannot serve {type(body).__name__}")
         return body.values

@@ -29,6 +29,7 @@ from raydpzv.methods.horizontal.seeded import (
     SeededPullServer,
     SeededServer,
     SeededSettings,
+    Updates,
     check_finite,
     seeds_of,
 )
@@ -155,7 +156,6 @@ class SeparateClients(LedgerFollower):
         )
 
     def take_over(self, kept: ClientModels) -> None:
-        """Make clients that have done nothing yet what they were when `models` returned this."""
         own = np.split(kept.values, np.cumsum(kept.counts))[:-1]
         for client, version, state, values in zip(
             kept.clients.tolist(), kept.versions.tolist(), kept.models, own, strict=True
@@ -165,7 +165,6 @@ class SeparateClients(LedgerFollower):
             self._own[client] = values.reshape(self._settings.local_steps, -1)
 
     def drift(self, version: int) -> Drift:
-        """Bring every client that ever took part to `version` and compare it with the model of the ledger."""
         self._replica.go_to(version, self._history)
         largest, share = 0.0, 0.0
         for client, replica in self._clients.items():
@@ -346,18 +345,16 @@ def _rule(config: DecomflConfig) -> UpdateRule:
 
 def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServer | SeededPullServer:
     assert parts.ledger is not None
-    settings = decomfl_settings(config, parts.key)
-    model = parts.replica() if config.server_model else None
-    if config.asynchronous:
-        return SeededPullServer(
-            parts.ledger, settings, clients=len(parts.rows), model=model, pull_after=config.pull_after
-        )
-    return DecomflServer(
-        *(cohorts(parts, config.cohort, config.epoch), parts.ledger, settings),
-        weights=row_weights(parts, config),
-        model=model,
+    updates = Updates(
+        *(parts.ledger, decomfl_settings(config, parts.key), len(parts.rows)),
+        model=parts.replica() if config.server_model else None,
         pull_after=config.pull_after,
         asks=config.last_round == "clients",
+    )
+    if config.asynchronous:
+        return SeededPullServer(updates)
+    return DecomflServer(
+        cohorts(parts, config.cohort, config.epoch), updates, weights=row_weights(parts, config)
     )
 
 

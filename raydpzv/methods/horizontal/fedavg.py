@@ -108,23 +108,13 @@ class FedAvgServer(ModelServer):
         return update
 
 
-@dataclass(frozen=True)
-class LocalSgd:
-    """A client's settings: step size η, K steps a round, momentum β (from rest in every round), rows a step."""
-
-    lr: float
-    steps: int = 1
-    momentum: float = 0.0
-    batch: int = 32
-
-
-class LocalTrainers(TrainingClientGroup[LocalSgd]):
+class LocalTrainers(TrainingClientGroup[WeightsConfig]):
     """Clients that take K steps x <- x - ηv with v <- βv + g by backpropagation, each on a batch of its own."""
 
     def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
-        descent = objective.descent(x, self._settings.lr, self._settings.momentum)
-        losses = []
-        for step in range(self._settings.steps):
+        config, losses = self._settings, []
+        descent = objective.descent(x, config.undamped_lr, config.momentum)
+        for step in range(config.local_steps):
             loss, gradient = objective.gradient(x, self._rows(client, round, step))
             losses.append(loss)
             descent.step([gradient])
@@ -147,9 +137,7 @@ def _method(config: type[Any], codec: Callable[[Any, Key], Codec]) -> Horizontal
         return weights_server(parts, given, codec(given, parts.key))
 
     def clients(parts: ClientGroupParts, given: WeightsConfig) -> LocalTrainers:
-        local = LocalSgd(given.undamped_lr, given.local_steps, given.momentum, given.batch)
-        coded = codec(given, parts.key)
-        return LocalTrainers(parts.objectives, parts.parts, coded, local, parts.key)
+        return LocalTrainers(parts.objectives, parts.parts, codec(given, parts.key), given, parts.key)
 
     return HorizontalMethod(
         config=config, server=server, clients=clients, cohort=lambda given, clients: given.cohort

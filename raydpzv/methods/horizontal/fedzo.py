@@ -23,7 +23,7 @@ from raydpzv.methods.horizontal.fedavg import weights_server
 from raydpzv.methods.horizontal.local_training import TrainingClientGroup
 from raydpzv.methods.horizontal.rounds import Directed, Sampled
 from raydpzv.settings.bounds import Positive
-from raydpzv.zo.directions import Direction, Law
+from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
 from raydpzv.zo.vectors import Vector
 
@@ -44,29 +44,16 @@ class FedzoConfig(Directed, Sampled):
     """One- or two-sided differences."""
 
 
-@dataclass(frozen=True)
-class LocalZerothOrder:
-    """A client's settings: smoothing radius μ, step size η, K steps a round along P directions each, rows a step.
+class ZerothOrderTrainers(TrainingClientGroup[FedzoConfig]):
+    """Clients that take K steps x <- x - (η/P) Σ_p g_p z_p, each on a batch and along directions of its own.
 
-    estimate: forward (f(x + μz) - f(x)) / μ, in P + 1 losses a step, or central (f(x + μz) - f(x - μz)) / 2μ, in 2P.
+    g_p: forward (f(x + μz) - f(x)) / μ, in P + 1 losses a step, or central (f(x + μz) - f(x - μz)) / 2μ, in 2P.
     """
 
-    smoothing: float
-    lr: float
-    steps: int = 1
-    perturbations: int = 1
-    law: Law = "gaussian"
-    estimate: Estimate = "forward"
-    batch: int = 32
-
-
-class ZerothOrderTrainers(TrainingClientGroup[LocalZerothOrder]):
-    """Clients that take K steps x <- x - (η/P) Σ_p g_p z_p, each on a batch and along directions of its own."""
-
     def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
-        descent = Descent(x, Rule(self._settings.law))
+        descent = Descent(x, Rule(self._settings.direction))
         losses = []
-        for step in range(self._settings.steps):
+        for step in range(self._settings.local_steps):
             directions = self._directions(client, round, step, len(x))
             rows = self._rows(client, round, step)
             loss, slopes_P = self._slopes(objective, x, directions, rows)
@@ -76,9 +63,9 @@ class ZerothOrderTrainers(TrainingClientGroup[LocalZerothOrder]):
 
     def _directions(self, client: int, round: int, step: int, size: int) -> list[Direction]:
         """Return the step's directions; K·round + k counts a client's local steps over all rounds."""
-        number = self._settings.steps * round + step
+        number = self._settings.local_steps * round + step
         return [
-            Direction(direction_seed(self._key, client, number, p), size, self._settings.law)
+            Direction(direction_seed(self._key, client, number, p), size, self._settings.direction)
             for p in range(self._settings.perturbations)
         ]
 
@@ -100,16 +87,7 @@ class ZerothOrderTrainers(TrainingClientGroup[LocalZerothOrder]):
 
 
 def _clients(parts: ClientGroupParts, config: FedzoConfig) -> ZerothOrderTrainers:
-    settings = LocalZerothOrder(
-        config.smoothing,
-        config.lr,
-        config.local_steps,
-        config.perturbations,
-        config.direction,
-        config.estimate,
-        config.batch,
-    )
-    return ZerothOrderTrainers(parts.objectives, parts.parts, Whole(), settings, parts.key)
+    return ZerothOrderTrainers(parts.objectives, parts.parts, Whole(), config, parts.key)
 
 
 FEDZO = HorizontalMethod(

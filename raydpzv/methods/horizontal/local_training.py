@@ -45,7 +45,6 @@ class ObjectiveThreads:
             self._idle.put(objective)
 
     def process(self, orders: Sequence[Order]) -> list[Upload]:
-        """Do the work of every order and return the uploads in the order of the orders."""
         if self._threads == 1:
             return [self._with_objective(order) for order in orders]
         # a pool of its own for each call, as a kept one would not survive a fork

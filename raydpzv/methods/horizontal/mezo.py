@@ -13,7 +13,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, cohorts
-from raydpzv.methods.horizontal.seeded import SeededSettings
+from raydpzv.methods.horizontal.seeded import SeededSettings, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Count, Positive
@@ -50,7 +50,8 @@ def mezo_settings(config: MezoConfig, key: Key) -> SeededSettings:
 
 def _server(parts: HorizontalServerParts, config: MezoConfig) -> DecomflServer:
     assert parts.ledger is not None
-    return DecomflServer(cohorts(parts, 1), parts.ledger, mezo_settings(config, parts.key), agent=True)
+    updates = Updates(parts.ledger, mezo_settings(config, parts.key), len(parts.rows))
+    return DecomflServer(cohorts(parts, 1), updates, agent=True)
 
 
 def _clients(parts: ClientGroupParts, config: MezoConfig) -> SharedClients:

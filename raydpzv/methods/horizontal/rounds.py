@@ -92,7 +92,6 @@ class RoundServer:
         return self._orders(self._round + 1, self._cohort)
 
     def state(self) -> np.ndarray | None:
-        """Return what a checkpoint must keep, beside what ledger and key give: one array, or None."""
         return None
 
     def restore(self, round: int, state: np.ndarray | None) -> None:
@@ -154,7 +153,6 @@ class ModelServer(RoundServer):
         return self.parameters()
 
     def restore(self, round: int, state: np.ndarray | None) -> None:
-        """Become what the server was after so many rounds."""
         super().restore(round, state)
         assert state is not None
         self._x = _frozen(state.astype(np.float32))

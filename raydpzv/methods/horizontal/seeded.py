@@ -72,7 +72,7 @@ class Updates:
 
     It holds no model unless one is given: `model` follows the ledger, for clients that pull it. pull_after (L): a
     client that lags more than L updates takes the whole model if that is fewer bytes. asks: clients keep their last
-    round themselves; a server that does not know what they lack forgets no pair.
+    round themselves and are asked for it (DeComFL A.2); a server that does not know what they lack forgets no pair.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Updates:
         pull_after: int | None = None,
         asks: bool = False,
     ) -> None:
-        self.version = 0
-        self._ledger, self._settings, self._model, self._asks = ledger, settings, model, asks
+        self.version, self.settings, self.asks = 0, settings, asks
+        self._ledger, self._model = ledger, model
         self._versions = np.zeros(clients, np.int32)
         self._pull_after = pull_after
         self._state_bytes = model.state().nbytes if model and pull_after is not None else 0
@@ -124,7 +124,7 @@ class Updates:
         if self.version == self._ledger.version:
             return None
         found = self._ledger.since(self.version, self.version + 1).scalar
-        return found.reshape(self._settings.local_steps, -1)
+        return found.reshape(self.settings.local_steps, -1)
 
     def enter(self, party: int, read: int, seeds_K: np.ndarray, values_KP: np.ndarray) -> None:
         """Make the next update: of `party`, from the model at version `read`.
@@ -136,7 +136,7 @@ class Updates:
         update: dict[str, Any] = {
             "party": party,
             "read": read,
-            "lr": self._settings.lr.at(round),
+            "lr": self.settings.lr.at(round),
             "step": steps.ravel(),
             "perturbation": perturbations.ravel(),
             "seed": np.repeat(seeds_K, values_KP.shape[1]),
@@ -147,7 +147,7 @@ class Updates:
         else:
             self._require(round, update)
         self.go_to(round)
-        if round % _TRIM_EVERY == 0 and not self._asks:
+        if round % _TRIM_EVERY == 0 and not self.asks:
             self._trim()
 
     def go_to(self, version: int) -> None:
@@ -168,7 +168,7 @@ class Updates:
     def _pulls(self, behind: int, now: int) -> bool:
         if self._pull_after is None or now - behind <= self._pull_after:
             return False
-        steps, scalars = self._settings.local_steps * (now - behind), self._ledger.pairs(behind, now)
+        steps, scalars = self.settings.local_steps * (now - behind), self._ledger.pairs(behind, now)
         return SEED_BYTES * steps + SCALAR_BYTES * scalars > self._state_bytes
 
     def _trim(self) -> None:
@@ -190,27 +190,22 @@ class SeededServer(RoundServer):
     """Samples a cohort and K seeds per round, and makes one update of the scalars it gets back.
 
     A subclass says what comes of the uploads (`_released`). agent: there is one client and no network (MeZO): its
-    messages cost nothing. asks: clients keep their last round themselves and are asked for it (DeComFL A.2).
+    messages cost nothing.
     """
 
     def __init__(
         self,
         cohorts: Cohorts,
-        ledger: Ledger,
-        settings: SeededSettings,
+        updates: Updates,
         *,
         weights: np.ndarray | None = None,
-        model: Replica | None = None,
-        pull_after: int | None = None,
         agent: bool = False,
-        asks: bool = False,
         value_bytes: int = SCALAR_BYTES,
     ) -> None:
         super().__init__(cohorts, weights)
-        self._settings, self._agent, self._value_bytes = settings, agent, value_bytes
-        self._request_bytes = REQUEST_BYTES if asks else None
-        clients = cohorts.clients
-        self._updates = Updates(ledger, settings, clients, model=model, pull_after=pull_after, asks=asks)
+        self._updates, self._settings = updates, updates.settings
+        self._agent, self._value_bytes = agent, value_bytes
+        self._request_bytes = REQUEST_BYTES if updates.asks else None
 
     def restore(self, round: int, state: np.ndarray | None) -> None:
         """Become what the server was after so many rounds: the ledger holds them, the cohorts can be drawn again."""
@@ -269,22 +264,12 @@ class SeededPullServer:
 
     answers = False
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        settings: SeededSettings,
-        *,
-        clients: int,
-        model: Replica | None = None,
-        pull_after: int | None = None,
-    ) -> None:
-        self._settings = settings
-        self._updates = Updates(ledger, settings, clients, model=model, pull_after=pull_after)
+    def __init__(self, updates: Updates) -> None:
+        self._updates, self._settings = updates, updates.settings
         self._reading: dict[int, int] = {}
 
     @property
     def updates(self) -> int:
-        """Updates made so far."""
         return self._updates.version
 
     def state(self) -> np.ndarray:
@@ -305,7 +290,6 @@ class SeededPullServer:
         return ()
 
     def reads(self, client: int) -> int | None:
-        """Return the version that a client works at, None if it is idle."""
         return self._reading.get(client)
 
     def wake(self, client: int) -> Order:

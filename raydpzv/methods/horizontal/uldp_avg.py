@@ -15,13 +15,13 @@ import numpy as np
 
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
-from raydpzv.methods.horizontal.aggregation import SumsOverUsers, of_aggregation
+from raydpzv.methods.descriptor import ClientGroupParts
+from raydpzv.methods.horizontal.aggregation import SumsOverUsers
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
-from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
-from raydpzv.methods.horizontal.user_sums import UserSums, UserSumServer, mean_over_users
-from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.horizontal.user_sums import UserSilos, user_sums_method
+from raydpzv.methods.roles import Order
 from raydpzv.settings.bounds import Positive
+from raydpzv.zo.vectors import Vector
 
 
 @dataclass(frozen=True)
@@ -34,34 +34,19 @@ class UldpAvgConfig(LocalEpochs, SumsOverUsers):
     """Step size η_g on the mean over users; the paper's is divided by the number of silos as well."""
 
 
-class TrainingSilos(ObjectiveThreads):
-    """Silos that train for each of their users from the model they get."""
+class TrainingSilos(UserSilos):
+    """Silos that train for each of their users."""
 
     def __init__(self, parts: ClientGroupParts, config: UldpAvgConfig) -> None:
-        super().__init__(parts.objectives)
-        self._sums = UserSums(parts.parts, parts.users, config)
+        super().__init__(parts, config)
         self._config, self._key = config, parts.key / "users' epochs"
 
-    def _work(self, order: Order, objective: Objective) -> Upload:
-        if answer := self._sums.answer(order, objective.size):
-            return answer
-        x, key = objective.vector(model_of(order)), self._key / order.client / order.round
-
-        def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
-            batches = [epochs(pairs.of(place), self._config, key / pairs.users[place]) for place in places]
-            return objective.descents(x, batches, self._config.lr)
-
-        return self._sums.upload(order, objective.size, descents)
+    def _descents(
+        self, objective: Objective, x: Vector, order: Order, pairs: Pairs, places: np.ndarray
+    ) -> np.ndarray:
+        key = self._key / order.client / order.round
+        batches = [epochs(pairs.of(place), self._config, key / pairs.users[place]) for place in places]
+        return objective.descents(x, batches, self._config.lr)
 
 
-ULDP_AVG = HorizontalMethod(
-    config=UldpAvgConfig,
-    server=lambda parts, config: UserSumServer(
-        parts, config.server_lr * mean_over_users(parts.users, config.sampling), config
-    ),
-    clients=TrainingSilos,
-    cohort=lambda config, clients: clients,
-    own_keys=lambda config: config.aggregation != "plain",
-    users=lambda config: config.plan,
-    contradictions=of_aggregation,
-)
+ULDP_AVG = user_sums_method(UldpAvgConfig, TrainingSilos)

@@ -15,12 +15,11 @@ import numpy as np
 
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
-from raydpzv.methods.horizontal.aggregation import SumsOverUsers, of_aggregation
-from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
-from raydpzv.methods.horizontal.user_sums import UserSums, UserSumServer, mean_over_users
-from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.horizontal.aggregation import SumsOverUsers
+from raydpzv.methods.horizontal.user_sums import UserSilos, user_sums_method
+from raydpzv.methods.roles import Order
 from raydpzv.settings.bounds import Positive
+from raydpzv.zo.vectors import Vector
 
 
 @dataclass(frozen=True)
@@ -33,32 +32,13 @@ class UldpSgdConfig(SumsOverUsers):
     """Step size η_g on the mean over users; the paper's is divided by the number of silos as well."""
 
 
-class GradientSilos(ObjectiveThreads):
+class GradientSilos(UserSilos):
     """Silos that send sums of their users' descents, -g_su."""
 
-    def __init__(self, parts: ClientGroupParts, config: UldpSgdConfig) -> None:
-        super().__init__(parts.objectives)
-        self._sums = UserSums(parts.parts, parts.users, config)
-
-    def _work(self, order: Order, objective: Objective) -> Upload:
-        if answer := self._sums.answer(order, objective.size):
-            return answer
-        x = objective.vector(model_of(order))
-
-        def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
-            return -objective.gradients(x, [pairs.of(place) for place in places])
-
-        return self._sums.upload(order, objective.size, descents)
+    def _descents(
+        self, objective: Objective, x: Vector, order: Order, pairs: Pairs, places: np.ndarray
+    ) -> np.ndarray:
+        return -objective.gradients(x, [pairs.of(place) for place in places])
 
 
-ULDP_SGD = HorizontalMethod(
-    config=UldpSgdConfig,
-    server=lambda parts, config: UserSumServer(
-        parts, config.server_lr * mean_over_users(parts.users, config.sampling), config
-    ),
-    clients=GradientSilos,
-    cohort=lambda config, clients: clients,
-    own_keys=lambda config: config.aggregation != "plain",
-    users=lambda config: config.plan,
-    contradictions=of_aggregation,
-)
+ULDP_SGD = user_sums_method(UldpSgdConfig, GradientSilos)

@@ -39,7 +39,13 @@ from raydpzv.methods.horizontal.aggregation import (
     of_aggregation,
 )
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed
-from raydpzv.methods.horizontal.seeded import ALL_ROWS, SeededPullServer, SeededServer, SeededSettings
+from raydpzv.methods.horizontal.seeded import (
+    ALL_ROWS,
+    SeededPullServer,
+    SeededServer,
+    SeededSettings,
+    Updates,
+)
 from raydpzv.methods.horizontal.seeded_clients import (
     LocalWork,
     SharedClients,
@@ -59,7 +65,6 @@ from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
 
 if TYPE_CHECKING:
-    from raydpzv.ledger.ledger import Ledger
     from raydpzv.settings.sections_horizontal import HorizontalSections
 
 _VALUE_BYTES = 8
@@ -181,12 +186,11 @@ class UldpZoServer(AgreeingRounds, SeededServer):
     def __init__(
         self,
         cohorts: Cohorts,
-        ledger: Ledger,
-        settings: SeededSettings,
+        updates: Updates,
         unit: float,
         aggregation: Aggregation | None = None,
     ) -> None:
-        super().__init__(cohorts, ledger, settings, value_bytes=_VALUE_BYTES)
+        super().__init__(cohorts, updates, value_bytes=_VALUE_BYTES)
         self._unit, self.aggregation = unit, aggregation or in_the_open()
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
@@ -216,11 +220,12 @@ def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
 def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer | SeededPullServer:
     assert parts.ledger is not None
     settings, silos = uldp_zo_settings(config, parts.key), len(parts.rows)
+    updates = Updates(parts.ledger, settings, silos)
     if config.asynchronous:
-        return SeededPullServer(parts.ledger, settings, clients=silos)
+        return SeededPullServer(updates)
     noise, unit = release_of(parts.users), mean_over_users(parts.users, config.sampling)
     aggregation = aggregation_of(config, noise, silos, settings.pairs(1))
-    return UldpZoServer(config.available(silos, parts.key), parts.ledger, settings, unit, aggregation)
+    return UldpZoServer(config.available(silos, parts.key), updates, unit, aggregation)
 
 
 def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:

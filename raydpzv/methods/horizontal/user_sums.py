@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import Pairs, UserParts
+from raydpzv.engine.objective import Objective
 from raydpzv.errors import SpecError
-from raydpzv.methods.descriptor import HorizontalServerParts
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import (
     AgreeingRounds,
     MaskedSilos,
@@ -27,15 +29,18 @@ from raydpzv.methods.horizontal.aggregation import (
     added,
     aggregation_of,
     in_the_open,
+    of_aggregation,
     sample_of,
     users_drawn,
 )
 from raydpzv.methods.horizontal.dropout import attempt_of
+from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers
 from raydpzv.secure.attempts import Attempt
 from raydpzv.wire.grid_sums import UserSum
+from raydpzv.zo.vectors import Vector
 
 _BLOCK_NUMBERS = 1 << 20
 """Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
@@ -146,6 +151,33 @@ def noised(
     return Upload(silo, attempt.round - 1, UserSum(total + share), releases=releases)
 
 
+class UserSilos(ObjectiveThreads):
+    """Silos that send sums over their users of descents from the model they get.
+
+    A subclass says what a user's descent is (`_descents`).
+    """
+
+    def __init__(self, parts: ClientGroupParts, config: SumsOverUsers) -> None:
+        super().__init__(parts.objectives)
+        self._sums = UserSums(parts.parts, parts.users, config)
+
+    def _work(self, order: Order, objective: Objective) -> Upload:
+        if answer := self._sums.answer(order, objective.size):
+            return answer
+        x = objective.vector(model_of(order))
+
+        def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
+            return self._descents(objective, x, order, pairs, places)
+
+        return self._sums.upload(order, objective.size, descents)
+
+    def _descents(
+        self, objective: Objective, x: Vector, order: Order, pairs: Pairs, places: np.ndarray
+    ) -> np.ndarray:
+        """Return the descents of the pairs at these places, float32 [m, d]."""
+        raise NotImplementedError
+
+
 class UserSumServer(AgreeingRounds, ModelServer):
     """Makes x <- x + gain · Σ_s Y_s of the silos' sums of descents, [d] each; gain: η_g / (qU) in units.
 
@@ -204,3 +236,22 @@ def release_of(noise: UserNoiseParts | None) -> UserNoiseParts:
             "privacy.clip: wanted, since every user's part of a sum is clipped; give a number above 0"
         )
     return noise
+
+
+def user_sums_method(
+    config: type[Any], silos: Callable[[ClientGroupParts, Any], UserSilos]
+) -> HorizontalMethod[Any]:
+    """Return the descriptor of a method whose server steps along the mean over users; `server_lr`: η_g."""
+
+    def server(parts: HorizontalServerParts, given: Any) -> UserSumServer:
+        return UserSumServer(parts, given.server_lr * mean_over_users(parts.users, given.sampling), given)
+
+    return HorizontalMethod(
+        config=config,
+        server=server,
+        clients=silos,
+        cohort=lambda given, clients: clients,
+        own_keys=lambda given: given.aggregation != "plain",
+        users=lambda given: given.plan,
+        contradictions=of_aggregation,
+    )

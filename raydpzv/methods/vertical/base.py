@@ -16,7 +16,7 @@ from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.settings.bounds import Count, Momentum, Positive
-from raydpzv.wire.messages import Acknowledged, ClientState, Evaluate, SaveState, Start, TestEmbeddings
+from raydpzv.wire.messages import Acknowledged, Body, ClientState, Evaluate, SaveState, Start, TestEmbeddings
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,6 @@ class SplitClient:
         return self.work()
 
     def apply(self, order: Order) -> None:
-        """Take in the answer to the last upload."""
         raise NotImplementedError
 
     def descend(self, gradient_BE: np.ndarray, order: Order, scale: float = 1.0) -> None:
@@ -75,7 +74,6 @@ class SplitClient:
         self.bottom.backward(gradient_BE, scale)
 
     def work(self) -> Upload:
-        """Compute the next upload."""
         raise NotImplementedError
 
     def state(self) -> ClientState:
@@ -91,15 +89,12 @@ class SplitClient:
         (self._step,) = counts
 
     def evaluate(self) -> Upload:
-        """Return the embeddings of the held-out rows."""
         return Upload(self.client, self._step, TestEmbeddings(self.bottom.embed_held_out()))
 
     def sha256(self) -> str:
-        """Return the digest of what `parameters` returns."""
         return sha256(self.parameters())
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the parameters, float32 [d]."""
         return self.bottom.parameters()
 
 
@@ -108,14 +103,35 @@ def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
     return server.evaluate([u.body.values for u in uploads if isinstance(u.body, TestEmbeddings)])
 
 
+@dataclass(frozen=True)
+class ServerSizes:
+    """What a split server knows of uploads: M clients, width E, expected batch B; and its head's step size `lr`.
+
+    fixed_batches: every batch has exactly B rows, so that an upload's size is known before it is made.
+    """
+
+    clients: int
+    width: int
+    batch: int
+    fixed_batches: bool = True
+    lr: Schedule | None = None
+
+    def upload_bytes(self, sent: int = 1) -> int | None:
+        """Return the bytes of an upload with `sent` embeddings for each row, beside the row's number."""
+        return self.batch * (4 + sent * self.width * 4) if self.fixed_batches else None
+
+
 class SplitServer:
-    """The party with labels and a top model; `round` counts the uploads it has served. lr: the head's step size."""
+    """The party with labels and a top model; `round` counts the uploads it has served.
+
+    sent: embeddings that an upload holds for each row.
+    """
 
     answers = True
 
-    def __init__(self, top: Top, *, clients: int, lr: Schedule | None = None) -> None:
-        self.top = top
-        self._clients, self._round, self._lr = clients, 0, lr
+    def __init__(self, top: Top, sizes: ServerSizes, *, sent: int = 1) -> None:
+        self.top, self.sizes = top, sizes
+        self._round, self._upload_bytes = 0, sizes.upload_bytes(sent)
 
     @property
     def updates(self) -> int:
@@ -125,8 +141,9 @@ class SplitServer:
     def begin_round(self) -> None:
         """Count an upload; the head learns by the step size of then."""
         self._round += 1
-        if self._lr and self._lr.changes:
-            self.top.step_size(self._lr.at(self._round))
+        lr = self.sizes.lr
+        if lr and lr.changes:
+            self.top.step_size(lr.at(self._round))
 
     def state(self) -> dict[str, Any]:
         """Return the checkpoint: a tree of plain values, arrays and messages (`raydpzv.records.checkpoint_codec`).
@@ -141,7 +158,6 @@ class SplitServer:
         self.top.restore(state["top"])
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
-        """Score the composed model on the held-out rows."""
         return self.top.evaluate(embeddings)
 
     def sha256(self) -> str:
@@ -154,30 +170,16 @@ class SplitServer:
 
 
 class CachingServer(SplitServer):
-    """A split server that keeps the table of newest embeddings and answers uploads, whoever they come from.
+    """A split server that keeps the table of newest embeddings and answers uploads, whoever they come from."""
 
-    batch: the expected batch size B; fixed_batches: every batch has exactly B rows, so that an upload's size is known
-    before it is made; sent: embeddings of width E that an upload holds for each row, beside the row's number.
-    """
-
-    def __init__(
-        self,
-        top: Top,
-        *,
-        clients: int,
-        width: int,
-        batch: int,
-        fixed_batches: bool,
-        sent: int = 1,
-        lr: Schedule | None = None,
-    ) -> None:
-        super().__init__(top, clients=clients, lr=lr)
-        self._width, self._batch = width, batch
-        self._upload_bytes = batch * (4 + sent * width * 4) if fixed_batches else None
+    def answer(self, upload: Upload, body: Body, **facts: Any) -> Order:
+        """Return the answer to an upload, of this round if nothing else is said; facts: further fields of the order."""
+        given = {"round": self._round, "upload_bytes": self._upload_bytes, **facts}
+        return Order(upload.client, body, **given)
 
     def first_orders(self) -> Sequence[Order]:
         """Tell every client to begin."""
-        return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self._clients)]
+        return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)]
 
 
 def gradient_top(parts: ServerParts, config: Batched) -> Top:
@@ -185,12 +187,7 @@ def gradient_top(parts: ServerParts, config: Batched) -> Top:
     return parts.top(HeadSettings("sgd", config.server_lr, config.server_momentum))
 
 
-def sizes(parts: ServerParts, config: Batched) -> dict[str, Any]:
-    """Return what every split server is told of sizes, and the step size of its head."""
-    lr, fixed_batches = schedule_of(config, "server_lr"), config.batches != "poisson"
-    return {"clients": parts.clients, "width": parts.width, "fixed_batches": fixed_batches, "lr": lr}
-
-
-def cached(parts: ServerParts, config: Batched) -> dict[str, Any]:
-    """Return what every server with a cache of embeddings is told, as `sizes` does."""
-    return sizes(parts, config) | {"batch": config.batch}
+def sizes(parts: ServerParts, config: Batched) -> ServerSizes:
+    """Return what a split server knows of uploads, and its head's step size."""
+    lr, fixed = schedule_of(config, "server_lr"), config.batches != "poisson"
+    return ServerSizes(parts.clients, parts.width, int(config.batch), fixed, lr)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, CachingServer, cached, gradient_top
+from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, gradient_top, sizes
 from raydpzv.methods.vertical.row_release import Calibration, RowPrivacy, row_privacy
 from raydpzv.methods.vertical.vafl import VaflClient
 from raydpzv.settings.bounds import Bits, Momentum, Perturbations, Positive
@@ -150,7 +150,6 @@ class CzofoClient(VaflClient):
         return [*super().counts(), *self._shape]
 
     def go_on(self, counts: Sequence[int]) -> None:
-        """Go on from another's counts."""
         *of_vafl, rows, width = counts
         super().go_on(of_vafl)
         self._shape = rows, width
@@ -169,11 +168,11 @@ class CzofoClient(VaflClient):
 class CzofoServer(CachingServer):
     """Answers every upload with what its losses at perturbed embeddings say of the gradient; then trains its head."""
 
-    def __init__(self, top: Top, config: CzofoConfig, key: Key, **named: Any) -> None:
-        super().__init__(top, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, config: CzofoConfig, key: Key) -> None:
+        super().__init__(top, sizes)
         self._config, self._key, self._directions = config, key, SharedDirections(config, key)
         if self._upload_bytes is not None:
-            self._upload_bytes = traffic(config, self._batch, self._width)[0]
+            self._upload_bytes = traffic(config, self.sizes.batch, self.sizes.width)[0]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Take all losses under one and the same head, which then takes its step."""
@@ -188,23 +187,15 @@ class CzofoServer(CachingServer):
                 "step size"
             )
         loss = self.top.train(ids)
-        return [
-            Order(
-                client,
-                self._answer(found),
-                self._round,
-                upload_bytes=self._upload_bytes,
-                cache=self.top.ages(ids, self._round, client),
-                loss=loss,
-            )
-        ]
+        cache = self.top.ages(ids, self._round, client)
+        return [self.answer(upload, self._body(found), cache=cache, loss=loss)]
 
     def _embeddings(self, body: Body) -> np.ndarray:
         bits = self._config.upload_bits
         if isinstance(body, Embeddings) and bits is None:
             return body.values
         if isinstance(body, CompressedEmbeddings) and bits is not None:
-            return decompress(body.levels, body.limits, bits, (len(body.ids), self._width))
+            return decompress(body.levels, body.limits, bits, (len(body.ids), self.sizes.width))
         raise TypeError(f"a VFL-CZOFO server of {bits or 32}-bit uploads cannot serve {type(body).__name__}")
 
     def _found(self, upload: Upload, values_BE: np.ndarray) -> np.ndarray:
@@ -225,11 +216,11 @@ class CzofoServer(CachingServer):
     def _along_coordinates(self, client: int, ids: np.ndarray, values_BE: np.ndarray) -> np.ndarray:
         """Return (ℓ_i(h + λe_k) - ℓ_i(h - λe_k)) / 2λ of every row i and coordinate k, float32 [B, E]."""
         slopes_BE, radius = np.empty_like(values_BE), self._config.smoothing
-        for k, step_E in enumerate(np.eye(self._width, dtype=np.float32) * np.float32(radius)):
+        for k, step_E in enumerate(np.eye(self.sizes.width, dtype=np.float32) * np.float32(radius)):
             slopes_BE[:, k] = self.top.row_slopes(client, ids, values_BE + step_E, values_BE - step_E, radius)
         return slopes_BE
 
-    def _answer(self, found: np.ndarray) -> Body:
+    def _body(self, found: np.ndarray) -> Body:
         if self._config.answer_bits is not None:
             return CompressedAnswer(*compress(found, self._config.answer_bits))
         return LossDifferences(found) if self._config.answers_differences else Gradient(found)
@@ -255,7 +246,7 @@ def _client(parts: ClientParts, config: CzofoConfig) -> CzofoClient:
 
 
 def _server(parts: ServerParts, config: CzofoConfig) -> CzofoServer:
-    return CzofoServer(gradient_top(parts, config), config, _key(parts), **cached(parts, config))
+    return CzofoServer(gradient_top(parts, config), sizes(parts, config), config, _key(parts))
 
 
 def _contradictions(config: CzofoConfig, sections: Sections) -> Iterator[str]:

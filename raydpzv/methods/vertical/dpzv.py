@@ -26,7 +26,7 @@ from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, Upda
 from raydpzv.methods.model_averaging import ModelAverage, tail_begin
 from raydpzv.methods.roles import Metrics, Order, Release, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
+from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, SplitClient, sizes
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
 from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
@@ -184,14 +184,8 @@ class MeanRelease:
 class DpzvServer(CachingServer):
     """Answers every upload with one noised scalar for each direction; B is the divisor of every released mean."""
 
-    def __init__(
-        self,
-        top: Top,
-        settings: ZerothOrder,
-        privacy: MeanRelease,
-        **named: Any,
-    ) -> None:
-        super().__init__(top, sent=2 * settings.perturbations, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, settings: ZerothOrder, privacy: MeanRelease) -> None:
+        super().__init__(top, sizes, sent=2 * settings.perturbations)
         self._smoothing, self._privacy = settings.smoothing, privacy
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -202,7 +196,7 @@ class DpzvServer(CachingServer):
         self.begin_round()
         clip = self._privacy.clip
         served = self.top.two_point(
-            *(upload.client, body.ids, body.plus, body.minus, self._round),
+            *(upload.client, body, self._round),
             smoothing=self._smoothing,
             clip=math.inf if clip is None else clip,
         )
@@ -210,17 +204,8 @@ class DpzvServer(CachingServer):
             self._release(p, total, bad, upload)
             for p, (total, bad) in enumerate(zip(served.sums, served.nonfinite, strict=True))
         )
-        return [
-            Order(
-                upload.client,
-                Slopes(np.array([r.value for r in releases], np.float32)),
-                self._round,
-                upload_bytes=self._upload_bytes,
-                releases=releases,
-                cache=served.cache,
-                loss=served.loss,
-            )
-        ]
+        slopes = Slopes(np.array([r.value for r in releases], np.float32))
+        return [self.answer(upload, slopes, releases=releases, cache=served.cache, loss=served.loss)]
 
     def _release(self, perturbation: int, total: float, nonfinite: int, upload: Upload) -> Release:
         value, receipt = release_sum(
@@ -228,7 +213,7 @@ class DpzvServer(CachingServer):
             batch=len(upload.ids),
             nonfinite=nonfinite,
             threshold=self._privacy.clip,
-            divisor=self._batch,
+            divisor=self.sizes.batch,
             sigma=self._privacy.sigma,
             noise=self._privacy.noise,
             address=(upload.client, upload.step, perturbation),
@@ -272,17 +257,16 @@ class SoundServer(CachingServer):
     def __init__(
         self,
         top: Top,
+        sizes: ServerSizes,
         settings: ZerothOrder,
         head: HeadSettings,
         release: SoundRelease,
         key: Key,
-        *,
-        lr: Schedule,
-        **named: Any,
     ) -> None:
-        super().__init__(top, sent=2 * settings.perturbations, lr=lr, **named)
+        super().__init__(top, sizes, sent=2 * settings.perturbations)
         self._settings, self._head, self._release = settings, head, release
-        self._head_lr = lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
+        assert sizes.lr is not None
+        self._head_lr = sizes.lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
         self._seeds = DirectionSeeds(key / "head", settings.perturbations)
         self._gathered: dict[int, _Gathered] = {}
         self._tail, self._releases = ModelAverage(settings.tail), 0
@@ -306,7 +290,7 @@ class SoundServer(CachingServer):
         held.ids.append(body.ids)
         cache = self.top.ages(body.ids, self._round, client)
         self.top.put(client, body.ids, (body.plus + body.minus).mean(0) / np.float32(2), self._round)
-        answer = Order(client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache)
+        answer = self.answer(upload, Acknowledged(), cache=cache)
         if place + 1 < self._release.gather:
             return [answer]
         released_P, releases = self._released(client, number, self._gathered.pop(client))
@@ -318,7 +302,6 @@ class SoundServer(CachingServer):
         return [answer._replace(body=Slopes(released_P), releases=releases, version=self._releases)]
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
         gathered = [
             (client, held.sums, list(held.ids), held.nonfinite)
             for client, held in sorted(self._gathered.items())
@@ -327,7 +310,6 @@ class SoundServer(CachingServer):
         return super().state() | own
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._gathered = {client: _Gathered(*held) for client, *held in state["gathered"]}
         self._tail.restore(state["tail"])
@@ -397,7 +379,7 @@ def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
         return _sound_server(parts, config, head)
     top = parts.top(head)
     release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
-    return DpzvServer(top, zeroth_order(config, parts.updates), release, **cached(parts, config))
+    return DpzvServer(top, sizes(parts, config), zeroth_order(config, parts.updates), release)
 
 
 def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> SoundServer:
@@ -405,7 +387,7 @@ def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) ->
     assert noise.integers is not None
     release = SoundRelease(noise.integers, noise.of_integers(), config.gather, noise.gradient)
     settings = zeroth_order(config, parts.updates)
-    return SoundServer(parts.top(head), settings, head, release, parts.key, **cached(parts, config))
+    return SoundServer(parts.top(head), sizes(parts, config), settings, head, release, parts.key)
 
 
 def _noise(config: DpzvConfig) -> NoisePlan:

@@ -19,7 +19,14 @@ from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, Metrics, Top
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
+from raydpzv.methods.vertical.base import (
+    Batched,
+    CachingServer,
+    ServerSizes,
+    SplitClient,
+    gradient_top,
+    sizes,
+)
 from raydpzv.methods.vertical.row_release import MemoizedRelease
 from raydpzv.privacy.mechanisms import GradientRelease
 from raydpzv.wire.messages import Acknowledged, ClientState, Embeddings
@@ -78,10 +85,7 @@ class FrozenServer(CachingServer):
         self.begin_round()
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
-        answer = Order(
-            upload.client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache
-        )
-        return [self._learn(body.ids, answer)]
+        return [self._learn(body.ids, self.answer(upload, Acknowledged(), cache=cache))]
 
     def _learn(self, ids: np.ndarray, answer: Order) -> Order:
         """Train the head on these rows; return the answer with what there is to say of it."""
@@ -94,8 +98,8 @@ class PrivateHeadServer(FrozenServer):
     Embeddings are functions of a record's own features, so that nothing but these sums depends on more than one record.
     """
 
-    def __init__(self, top: Top, *, release: GradientRelease, **named: Any) -> None:
-        super().__init__(top, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, release: GradientRelease) -> None:
+        super().__init__(top, sizes)
         self._release = release
 
     def _learn(self, ids: np.ndarray, answer: Order) -> Order:
@@ -110,26 +114,22 @@ class DiscriminantServer(FrozenServer):
     variance: σ² of the noise on each coordinate of what it is sent.
     """
 
-    def __init__(self, top: Top, *, variance: float, **named: Any) -> None:
-        super().__init__(top, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, variance: float) -> None:
+        super().__init__(top, sizes)
         self._variance, self._fitted = variance, True
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
         return super().state() | {"fitted": self._fitted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._fitted = state["fitted"]
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
-        """Score the composed model on the held-out rows."""
         self._fit()
         return super().evaluate(embeddings)
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters, float32 [d_0]."""
         self._fit()
         return super().parameters()
 
@@ -154,13 +154,13 @@ def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
 def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
     top = gradient_top(parts, config)
     if config.server == "sgd":
-        return FrozenServer(top, **cached(parts, config))
+        return FrozenServer(top, sizes(parts, config))
     if config.server == "dp_sgd":
         assert parts.noise.gradient is not None
-        return PrivateHeadServer(top, release=parts.noise.gradient, **cached(parts, config))
+        return PrivateHeadServer(top, sizes(parts, config), parts.noise.gradient)
     how = parts.noise.integers
     variance = (how.multiplier * how.limit) ** 2 if how else 0.0
-    return DiscriminantServer(top, variance=variance, **cached(parts, config))
+    return DiscriminantServer(top, sizes(parts, config), variance)
 
 
 def _noise(config: FrozenConfig) -> NoisePlan | None:

@@ -20,7 +20,7 @@ from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
 from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, SplitClient, SplitServer, gradient_top, sizes
+from raydpzv.methods.vertical.base import Batched, ServerSizes, SplitClient, SplitServer, gradient_top, sizes
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import Embeddings, GradientAndRows, Rows
 
@@ -77,19 +77,9 @@ class SgdClient(SplitClient):
 class SgdServer(SplitServer):
     """Waits for all clients' embeddings of one batch, then updates its head and answers everybody."""
 
-    def __init__(
-        self,
-        top: Top,
-        batches: Batches,
-        *,
-        clients: int,
-        width: int,
-        fixed_batches: bool,
-        lr: Schedule | None = None,
-    ) -> None:
-        super().__init__(top, clients=clients, lr=lr)
+    def __init__(self, top: Top, batches: Batches, sizes: ServerSizes) -> None:
+        super().__init__(top, sizes)
         self._batches, self._step = batches, 0
-        self._upload_bytes = batches.divisor * (4 + width * 4) if fixed_batches else None
         self._waiting: dict[int, Embeddings] = {}
 
     def state(self) -> dict[str, Any]:
@@ -100,14 +90,13 @@ class SgdServer(SplitServer):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._step, self._waiting = state["step"], dict(state["waiting"])
 
     def first_orders(self) -> Sequence[Order]:
         """Name the first rows."""
         ids = self._batches.draw(0)
-        return [Order(m, Rows(ids), upload_bytes=self._upload_bytes) for m in range(self._clients)]
+        return [Order(m, Rows(ids), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Collect; when the last client's embeddings are there, step and answer in client order."""
@@ -115,9 +104,9 @@ class SgdServer(SplitServer):
             raise TypeError(f"an SGD server cannot serve {type(upload.body).__name__}")
         self.begin_round()
         self._waiting[upload.client] = upload.body
-        if len(self._waiting) < self._clients:
+        if len(self._waiting) < self.sizes.clients:
             return ()
-        bodies = [self._waiting.pop(m) for m in range(self._clients)]
+        bodies = [self._waiting.pop(m) for m in range(self.sizes.clients)]
         loss, gradient_BME = self.top.backward_on(np.stack([b.values for b in bodies], 1), bodies[0].ids)
         self._step += 1
         ids = self._batches.draw(self._step)
@@ -129,7 +118,7 @@ class SgdServer(SplitServer):
                 upload_bytes=self._upload_bytes,
                 loss=loss,
             )
-            for m in range(self._clients)
+            for m in range(self.sizes.clients)
         ]
 
 
@@ -139,7 +128,7 @@ def _client(parts: ClientParts, config: SplitSgdConfig) -> SgdClient:
 
 
 def _server(parts: ServerParts, config: SplitSgdConfig) -> SgdServer:
-    return SgdServer(gradient_top(parts, config), parts.batches(config), **sizes(parts, config))
+    return SgdServer(gradient_top(parts, config), parts.batches(config), sizes(parts, config))
 
 
 SPLIT_SGD = VerticalMethod(

@@ -27,7 +27,14 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
+from raydpzv.methods.vertical.base import (
+    Batched,
+    CachingServer,
+    ServerSizes,
+    SplitClient,
+    gradient_top,
+    sizes,
+)
 from raydpzv.methods.vertical.row_release import (
     Calibration,
     EmbeddingRelease,
@@ -192,7 +199,6 @@ class QueryFirstClient(VaflClient):
         return [*super().counts(), int(self._asks)]
 
     def go_on(self, counts: Sequence[int]) -> None:
-        """Go on from another's counts."""
         *of_all, asks = counts
         super().go_on(of_all)
         self._asks = bool(asks)
@@ -239,16 +245,16 @@ class VaflServer(CachingServer):
     def __init__(
         self,
         top: Top,
+        sizes: ServerSizes,
         synchrony: Synchrony,
         privacy: RowPrivacy | None = None,
         *,
         lr_decay: int | None = None,
         also_sent: int = 0,
-        **named: Any,
     ) -> None:
-        super().__init__(top, **named)
+        super().__init__(top, sizes)
         if self._upload_bytes is not None:
-            self._upload_bytes += also_sent * (4 + 4 * self._width)
+            self._upload_bytes += also_sent * (4 + 4 * self.sizes.width)
         self._lr_decay = lr_decay
         self._synchrony, self._privacy = synchrony, privacy or RowPrivacy()
         self._held: deque[Numbered] = deque()
@@ -259,7 +265,6 @@ class VaflServer(CachingServer):
         return super().state() | {"held": list(self._held), "asked": sorted(self._asked)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._held = deque((round, upload) for round, upload in state["held"])
         self._asked = set(state["asked"])
@@ -294,7 +299,7 @@ class VaflServer(CachingServer):
                 Query(ids.astype(np.int32)),
                 round,
                 is_query=True,
-                upload_bytes=len(ids) * (4 + self._width * 4),
+                upload_bytes=len(ids) * (4 + self.sizes.width * 4),
             )
             for m, ids in old.items()
         ]
@@ -339,15 +344,9 @@ class VaflServer(CachingServer):
                 f"a gradient must be finite, but the one for client {upload.client}, step {upload.step} is not: "
                 "choose a smaller step size"
             )
-        return Order(
-            upload.client,
-            Gradient(values_BE),
-            round,
-            upload_bytes=self._upload_bytes,
-            releases=releases,
-            cache=self.top.ages(upload.ids, round, upload.client),
-            loss=loss,
-        )
+        cache = self.top.ages(upload.ids, round, upload.client)
+        body = Gradient(values_BE)
+        return self.answer(upload, body, round=round, releases=releases, cache=cache, loss=loss)
 
     def _released(self, gradient_BE: np.ndarray, upload: Upload) -> tuple[np.ndarray, tuple[Release, ...]]:
         """Clip and noise each row's own gradient, B times its part in the mean loss's, if noise is on it."""
@@ -375,10 +374,8 @@ class VaflServer(CachingServer):
 class QueryFirstServer(VaflServer):
     """Steps the head on every upload, and answers it when its client asks: by the head and the cache of then."""
 
-    def __init__(
-        self, top: Top, synchrony: Synchrony, privacy: RowPrivacy | None = None, **named: Any
-    ) -> None:
-        super().__init__(top, synchrony, privacy, **named)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self._last: dict[int, Upload] = {}
 
     def state(self) -> dict[str, Any]:
@@ -386,7 +383,6 @@ class QueryFirstServer(VaflServer):
         return super().state() | {"last": [self._last[client] for client in sorted(self._last)]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._last = {upload.client: upload for upload in state["last"]}
 
@@ -404,7 +400,8 @@ class QueryFirstServer(VaflServer):
         self._put((round, upload))
         self._last[upload.client] = upload
         loss, _ = self.top.backward(upload.ids, step_scale(self._lr_decay, round))
-        return [Order(upload.client, Acknowledged(), round, upload_bytes=REQUEST_BYTES, loss=loss, asks=True)]
+        asked = {"round": round, "upload_bytes": REQUEST_BYTES, "asks": True}
+        return [self.answer(upload, Acknowledged(), loss=loss, **asked)]
 
 
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
@@ -435,11 +432,10 @@ def _other_rows(parts: ClientParts, config: VaflConfig) -> OtherRows | None:
 
 def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
     return (QueryFirstServer if config.query_first else VaflServer)(
-        *(gradient_top(parts, config), _synchrony(config, parts.clients)),
+        *(gradient_top(parts, config), sizes(parts, config), _synchrony(config, parts.clients)),
         row_privacy(parts.noise, "gradient", config.noise_on),
         lr_decay=config.lr_decay,
         also_sent=config.also_send or 0,
-        **cached(parts, config),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
+from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, SplitClient, sizes
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, RowPrivacy, row_privacy
 from raydpzv.settings.bounds import Momentum, Positive
@@ -96,8 +96,8 @@ class ZooVflClient(SplitClient):
 class ZooVflServer(CachingServer):
     """Answers every upload with the difference of two mean losses; trains its head on the first embeddings."""
 
-    def __init__(self, top: Top, **named: Any) -> None:
-        super().__init__(top, **named, sent=2)
+    def __init__(self, top: Top, sizes: ServerSizes) -> None:
+        super().__init__(top, sizes, sent=2)
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Evaluate both losses under the same head and the others' newest embeddings, then train the head."""
@@ -114,9 +114,8 @@ class ZooVflServer(CachingServer):
                 "smaller step size"
             )
         loss = self.top.train(body.ids)
-        answer = LossDifference(np.array([difference], np.float32))
         return [
-            Order(upload.client, answer, self._round, upload_bytes=self._upload_bytes, cache=cache, loss=loss)
+            self.answer(upload, LossDifference(np.array([difference], np.float32)), cache=cache, loss=loss)
         ]
 
 
@@ -135,7 +134,7 @@ def _server(parts: ServerParts, config: ZooVflConfig) -> ZooVflServer:
         *(config.server_lr, config.server_momentum, config.smoothing, config.direction),
         one_sided=config.server == "zo_one_sided",
     )
-    return ZooVflServer(parts.top(head), **cached(parts, config))
+    return ZooVflServer(parts.top(head), sizes(parts, config))
 
 
 ZOO_VFL = VerticalMethod(

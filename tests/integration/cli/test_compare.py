@@ -84,8 +84,8 @@ def test_a_comparison_without_any_result_fails(tmp_path):
 def test_failures_are_named_and_counted(tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text(
-        'scenario = "vafl"\nseeds = 1\n[[entrants]]\nlabel = "wild"\nset = ["method.lr=1e9"]\n'
-        '[[entrants]]\nlabel = "tame"\n'
+        'scenario = "vafl"\nseeds = 1\n[[methods]]\nlabel = "wild"\nset = ["method.lr=1e9"]\n'
+        '[[methods]]\nlabel = "tame"\n'
     )
     done = raydpzv("compare", mine, *SHORT, "--out", tmp_path / "out")
     assert done.exit_code == 0
@@ -99,7 +99,7 @@ def test_failures_are_named_and_counted(tmp_path):
     ("words", "said"),
     [
         (("digits_feild",), 'Did you mean "digits_field"'),
-        (("digits_field", "vafl"), "is a comparison with entrants of its own"),
+        (("digits_field", "vafl"), "is a comparison with methods of its own"),
         (("digits_field", "--methods", "vafl"), "leave out further scenarios and --methods"),
         (("vafl", "vafl"), "is there twice"),
         (("vafl", "--seeds", "many"), "--seeds: wanted how many"),

@@ -15,6 +15,7 @@ from raydpzv.compare.plan import Planned, PlannedLine
 from raydpzv.compare.run_comparison import STOPPED, run_planned
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import ReplayMismatch, RunError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.rebuild import rebuild_client
 from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.runner import run as raydpzv_run
@@ -331,7 +332,7 @@ def test_a_run_that_stands_is_told_to_stand_there_and_goes_on_to_the_same_bits(p
     spec = scenarios.load(scenario, [*SHORT, *quiet, "budget.updates=20", "budget.seconds=1e6"])
     planned, path = Planned(PlannedLine("a", None, False, spec), spec, "a"), place / f"stands-{scenario}"
     for _ in range(2):
-        assert run_planned(planned, path, until=10) == STOPPED
+        assert run_planned(planned, path, RunOptions(until=10)) == STOPPED
         assert RunFolder(path).summary()["updates"] == RunFolder(path).checkpoint().round == 10
         (path / "summary.json").unlink()
     assert run_planned(planned, path) == ""

@@ -12,6 +12,7 @@ import pytest
 import scenarios
 from raydpzv.compare.plan import Planned, PlannedLine
 from raydpzv.compare.run_comparison import STOPPED, run_planned
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search import promotion
@@ -112,7 +113,7 @@ def test_runs_of_all_kinds_pause_at_rungs_and_reach_the_same_bits(place, scenari
     planned = Planned(PlannedLine("a", None, False, spec), spec, "a")
     path = place / "-".join((scenario, str(len(changes)))).replace(".", "_")
     for rung in (5, 10):
-        assert run_planned(planned, path, until=rung) == STOPPED
+        assert run_planned(planned, path, RunOptions(until=rung)) == STOPPED
         assert RunFolder(path).summary()["updates"] == RunFolder(path).checkpoint().round == rung
     assert run_planned(planned, path) == ""
     assert RunFolder(path).summary()["digest"] == run(spec).summary["digest"]

@@ -16,10 +16,9 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import run_local
 from raydpzv.storage import download
-from raydpzv.storage.download import begun_at
-from raydpzv.storage.filesystem import open_place
+from raydpzv.storage.download import stored_kind
+from raydpzv.storage.filesystem import open_storage
 from raydpzv.storage.lease import Lease
-from raydpzv.storage.uploader import FreshNoise
 from tests.helpers.commands import call, complaint
 from tests.helpers.kills import Killed
 from tests.helpers.small_horizontal import stop_after
@@ -32,7 +31,7 @@ RUN = ("run", "digits_dpzv", *SET, "--quiet")
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "PACE", QUICK)
+    monkeypatch.setattr(download, "TIMES", QUICK)
     monkeypatch.chdir(tmp_path)
 
 
@@ -48,8 +47,8 @@ def summary(folder):
 def stopped(uri, folder, at=25):
     spec = scenarios.load("digits_dpzv", CHANGES)
     stop, progress = stop_after(at)
-    with download.begun(uri, "run") as mirror:
-        run_local(prepare(spec), RunOptions(folder, storage=mirror, progress=progress, stop=stop))
+    with download.created(uri, "run") as uploader:
+        run_local(prepare(spec), RunOptions(folder, storage=uploader, progress=progress, stop=stop))
 
 
 def test_one_line_begins_goes_on_and_shows_wherever_it_is_started(uri):
@@ -63,22 +62,27 @@ def test_one_line_begins_goes_on_and_shows_wherever_it_is_started(uri):
     shown = call(*line, "--json")
     assert json.loads(shown.stdout)["digest"] == digest
     assert summary("runs/my storage")["digest"] == digest
-    # of the copy that is here, and of nothing that is brought
-    for there, out in (("runs/my storage", ()), ("other", ("--out", "other"))):
-        before = Path(there).exists()
-        said = complaint(call(*line, *out, "--set", "method.lr=0.5"))
-        assert f"{uri}: holds a run with other settings: method.lr is " in said
-        assert "asked for is 0.5; choose another --storage" in said
-        assert Path(there).exists() is before
+    for out, (named, option) in {
+        "runs/my storage": ("my storage", "--out"),
+        "other": (uri, "--storage"),
+    }.items():
+        before = Path(out).exists()
+        said = complaint(call(*line, "--out", out, "--set", "method.lr=0.5"))
+        assert f"{named}: holds a run with other settings: method.lr is " in said
+        assert f"asked for is 0.5; choose another {option}" in said
+        assert Path(out).exists() is before
 
 
 def test_a_place_that_holds_a_search_or_other_things_is_left_as_it_is(uri, tmp_path):
-    place = open_place(uri)
+    place = open_storage(uri)
     place.write("notes.txt", b"mine")
     assert "holds other things (notes.txt)" in complaint(call(*RUN, "--storage", uri, "--out", "first"))
     assert place.entries() == ["notes.txt"]
     assert not Path("first").exists()
-    with download.begun(f"{uri} 2", "search") as mirror, mirror.of(tmp_path / "nothing", FreshNoise()):
+    with (
+        download.created(f"{uri} 2", "search") as uploader,
+        uploader.uploads(tmp_path / "nothing", fresh_noise=False),
+    ):
         pass
     line = (*RUN, "--storage", f"{uri} 2", "--or-resume", "--out", "first")
     assert "holds a search; choose another --storage" in complaint(call(*line))
@@ -111,20 +115,20 @@ def killed(uri, folder, at=25):
 
     def die(status):
         if status.updates >= at:
-            mirror.flush()
-            leave_as_killed(mirror)
+            uploader.flush()
+            leave_as_killed(uploader)
             raise Killed
 
-    with download.begun(uri, "run") as mirror, pytest.raises(Killed):
+    with download.created(uri, "run") as uploader, pytest.raises(Killed):
         run_local(
             prepare(scenarios.load("digits_dpzv", (*CHANGES, "record.checkpoint_updates=10"))),
-            RunOptions(folder, storage=mirror, progress=die),
+            RunOptions(folder, storage=uploader, progress=die),
         )
 
 
 def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
-    place = open_place(uri)
-    Lease.take(place, 0.1)
+    place = open_storage(uri)
+    Lease.acquire(place, 0.1)
     waited = re.compile(
         r"waiting for process \d+ on .*, which wrote to file://.*my storage( \d)?, to show that it lives"
     )
@@ -134,15 +138,15 @@ def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
     assert "to show that it lives" not in call(*RUN[:-1], "--storage", f"{uri} 2", "--out", "alone").stderr
     killed(f"{uri} 3", Path("lost"))
     assert waited.search(call("resume", f"{uri} 3", "--out", "second").stderr)
-    with download.begun(f"{uri} 5", "run") as mirror:  # whole here, and its end was not brought
+    with download.created(f"{uri} 5", "run") as uploader:  # whole here, and its end was not brought
 
         def lost(status):
             if status.updates == 60:
-                leave_as_killed(mirror)
+                leave_as_killed(uploader)
 
         run_local(
             prepare(scenarios.load("digits_dpzv", CHANGES)),
-            RunOptions(Path("whole"), storage=mirror, progress=lost),
+            RunOptions(Path("whole"), storage=uploader, progress=lost),
         )
     shown = call(*RUN[:-1], "--storage", f"{uri} 5", "--out", "whole", "--or-resume")
     assert (shown.exit_code, bool(waited.search(shown.stderr))) == (0, True), shown.output
@@ -193,8 +197,8 @@ def test_what_cannot_be_a_storage_is_refused_before_anything_is_written(argument
 def test_a_storage_with_a_run_in_it_or_a_live_writer_is_refused(uri, monkeypatch):
     stopped(uri, Path("first"))
     assert "holds a run already" in complaint(call(*RUN, "--storage", uri))
-    place = open_place(uri)
-    lease = Lease.take(place, 1.0)
+    place = open_storage(uri)
+    lease = Lease.acquire(place, 1.0)
     monkeypatch.setattr("raydpzv.storage.lease._outlive", moving(lease))
     said = complaint(call("resume", uri, "--quiet"))
     assert "is writing to this storage; wait for it, stop it, or choose another" in said
@@ -224,7 +228,7 @@ def test_the_commands_of_the_page_run(tmp_path):
     (line,) = re.findall(r"`(raydpzv\.run\(spec, .*?\))`", section)
     there = {"raydpzv": raydpzv, "spec": scenarios.load("digits_dpzv", CHANGES)}
     eval(line.replace("/shared/digits", f"{tmp_path}/python").replace("runs/digits", "runs/python"), there)
-    assert begun_at(f"file://{tmp_path}/python") == "run"
+    assert stored_kind(f"file://{tmp_path}/python") == "run"
 
 
 def test_a_folder_that_is_no_copy_is_left_alone(uri):

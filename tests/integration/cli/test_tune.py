@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from tests.helpers.commands import call as raydpzv
 
 GRID = """
@@ -16,11 +16,11 @@ set = ["evaluate.every=20"]
 seeds = [7]
 report_seeds = [0]
 
-[[entrants]]
+[[methods]]
 label = "VAFL"
 grid = { "method.lr" = [1e-9, 0.1] }
 
-[[entrants]]
+[[methods]]
 label = "central"
 set = ["method.name=sgd"]
 grid = { "method.lr" = [0.05] }
@@ -52,7 +52,7 @@ def tuned(tmp_path_factory):
 def test_the_better_step_size_is_written_as_a_comparison(tuned):
     done, folder, _ = tuned
     assert "lr=0.1" in done.stdout
-    comparison = resolved(read_entrants(folder / "made.toml"))
+    comparison = resolved(read_comparison_file(folder / "made.toml"))
     assert [line.spec.method.lr for line in comparison.lines if line.label == "VAFL"] == [0.1]
     assert comparison.seeds == (0,)
     assert {line.spec.budget.updates for line in comparison.lines} == {40}

@@ -49,6 +49,7 @@ from raydpzv.engine.dense import dense_bottom, dense_head, dense_whole
 from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.split_model import BottomTraining, HeadSettings
 from raydpzv.keys import Key
+from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Rule, Step, Steps
 
@@ -63,7 +64,7 @@ top = CompiledTop(
 for step in range(6):
     ids = draw.choice(90, 37, replace=False).astype(np.int32)
     plus, minus = bottom.embed_along(ids, [step, step + 50], (0.1, -0.1))
-    served = top.two_point(step % 3, ids, plus, minus, step + 1, smoothing=0.1, clip=2.0)
+    served = top.two_point(step % 3, PerturbedEmbeddings(ids, plus, minus), step + 1, smoothing=0.1, clip=2.0)
     bottom.descend(Steps.of(Step([step, step + 50], served.sums, 0.01)))
     found.update(plus.tobytes() + minus.tobytes() + repr((served.sums, served.nonfinite, served.loss)).encode())
     found.update(served.cache.tobytes())

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import one_by_one
-from raydpzv.compare.table import table
 from raydpzv.config import catalog
+from raydpzv.report.comparison_table import table
 
 CHOSEN = (
     "DPZV, SGD head",
@@ -24,7 +24,7 @@ CHOSEN = (
 
 def compared(name, root, wanted, *overrides):
     """Run the chosen lines of a comparison; return the lines of its table by label."""
-    file = read_entrants(catalog.COMPARISONS / f"{name}.toml").model_copy(update={"seeds": 3})
+    file = read_comparison_file(catalog.COMPARISONS / f"{name}.toml").model_copy(update={"seeds": 3})
     whole = resolved(file, overrides)
     chosen = tuple(line for line in whole.lines if wanted(line))
     comparison = dataclasses.replace(whole, lines=chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import scenarios
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.config import catalog
 from tests.helpers.dataset_files import (
     TINY_RESNET,
@@ -41,7 +41,7 @@ SMALL_ROUNDS = (
 def test_every_line_of_a_horizontal_comparison_runs(name, tmp_path):
     """On MNIST's network for all: Fashion's has 40 times the parameters."""
     given = [f"data.folder={write_mnist(tmp_path)}", "model.kind=cnn_mnist", *SMALL_ROUNDS]
-    comparison = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), given)
+    comparison = resolved(read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), given)
     sent = {}
     for line in comparison.lines:
         summary = scenarios.run(line.spec).summary
@@ -55,7 +55,9 @@ def test_every_line_of_a_horizontal_comparison_runs(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"])
 def test_every_line_of_the_field_runs(name, tmp_path):
-    comparison = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW])
+    comparison = resolved(
+        read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW]
+    )
     methods = {line.spec.method.name for line in comparison.lines}
     assert methods == {"dpzv", "vafl", "czofo", "zoo_vfl", "frozen", "sgd"}
     for line in comparison.lines:
@@ -77,7 +79,9 @@ def test_every_line_of_the_field_runs(name, tmp_path):
 )
 def test_other_comparisons_run_on_the_same_files(name, tmp_path):
     """One line with noise and one without: the others differ from them in a number."""
-    comparison = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW])
+    comparison = resolved(
+        read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW]
+    )
     forms = {line.epsilon is not None: line for line in comparison.lines}
     assert True in forms
     for private, line in forms.items():
@@ -104,7 +108,7 @@ def test_decomfl_on_pictures_with_its_own_networks(name, tmp_path):
 )
 def test_vafl_protocols_run_with_the_papers_noise_and_without(name, setting, write, tmp_path):
     comparison = resolved(
-        read_entrants(catalog.COMPARISONS / f"{name}.toml"), [f"{setting}={write(tmp_path)}", *FEW]
+        read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), [f"{setting}={write(tmp_path)}", *FEW]
     )
     found = [line for line in comparison.lines if not line.control]
     protocols = ["asynchronous", "t-synchronous", "synchronous"]

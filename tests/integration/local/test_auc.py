@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import scenarios
+from raydpzv.data.sources import Request
 from raydpzv.errors import DataError
 from raydpzv.experiment.prepare import load_data, prepare
 from raydpzv.keys import Key
@@ -51,7 +52,7 @@ def test_a_run_on_two_classes_has_the_areas_of_its_scores_on_record(name, overri
     done = scenarios.run(spec)
     rows, scored = done.rows("auc").to_pylist(), done.rows("evaluation").to_pylist()
     assert [(r["round"], r["part"]) for r in rows] == [(r["round"], r["part"]) for r in scored]
-    split = load_data(spec.data, Key(spec.seed) / "data")
+    split = load_data(Request(spec.data, Key(spec.seed) / "data"))
     for table, last in ((split.test, rows[-2]), (split.validation, rows[-1])):
         margins = margins_of(spec, done.models, table)
         assert last["roc_auc"] == pytest.approx(roc_auc_score(table.y, margins), abs=1e-3)

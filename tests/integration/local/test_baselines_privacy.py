@@ -185,4 +185,4 @@ def test_a_run_that_breaks_off_is_charged_for_all_that_was_sent(monkeypatch, tmp
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
     server = next(c for c in found["epsilon"] if c["adversary"] == "server")
     assert server["epsilon"] == pytest.approx(epsilon_of(0.2 * math.sqrt(2 * made[0]) / 0.5, 1e-3))
-    assert RunFolder(tmp_path / "run").written()["release"].num_rows == 2 * made.total()
+    assert RunFolder(tmp_path / "run").rows()["release"].num_rows == 2 * made.total()

@@ -82,5 +82,5 @@ def test_every_list_and_page_has_it(fedprox):
     assert "| `proximal` | `0.1` |" in settings_page()
     assert raydpzv.methods()["fedprox"].startswith("FedProx: FedAvg whose clients")
     entry = MethodEntry(label="FedProx", set=("method.name=fedprox",))
-    file = ComparisonFile(name="one", scenario="digits_decomfl", epsilons=("none",), entrants=(entry,))
+    file = ComparisonFile(name="one", scenario="digits_decomfl", epsilons=("none",), methods=(entry,))
     assert resolved(file).lines[0].spec.method.name == "fedprox"

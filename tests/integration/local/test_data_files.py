@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import scenarios
+from raydpzv.data.sources import Request
 from raydpzv.data.table import limit
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
@@ -82,7 +83,7 @@ def test_vafl_on_patches(cifar10):
 
 def test_vafl_on_parkinsons_speech_features_keeps_patients_on_one_side(tmp_path):
     spec = scenarios.load("parkinson_vafl", [f"data.file={write_speech(tmp_path)}", *FEW_VAFL[:2]])
-    split = load_data(spec.data, Key(spec.seed) / "data")
+    split = load_data(Request(spec.data, Key(spec.seed) / "data"))
     assert split.train.features == ("gender", "PPE", "DFA", "RPDE", "numPulses", "tqwt_kurtosisValue_dec_36")
     trained, tested = set(split.train.groups.tolist()), set(split.test.groups.tolist())
     assert (len(trained), len(tested)) == (24, 6)
@@ -172,7 +173,7 @@ def test_the_settings_of_texts_reach_the_data(tmp_path):
 
     def rows(*overrides):
         spec = scenarios.load("amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW, *overrides])
-        return load_data(spec.data, Key(spec.seed) / "data")
+        return load_data(Request(spec.data, Key(spec.seed) / "data"))
 
     split = rows("data.train_rows=30", "data.test_rows=6")
     assert (split.train.x.shape, split.test.x.shape) == ((30, 12), (6, 12))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import scenarios
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.config import catalog
 from tests.integration.local.test_all_methods_compared import FEW, files
 
@@ -15,7 +15,7 @@ EPSILONS = [None, 10.0, 5.0, 1.0, 0.5, 0.1]
 def lines(name, path):
     field = f"{name.partition('_')[0]}_field"
     overrides = [*files(field, path), *FEW, "budget.updates=4"]
-    return resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), overrides).lines
+    return resolved(read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), overrides).lines
 
 
 @pytest.mark.parametrize(

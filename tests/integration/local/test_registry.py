@@ -135,7 +135,7 @@ def test_a_comparison_takes_it(name, tmp_path):
     base = str(own) if particular else FILES[METHODS[name].kind]
     entry = MethodEntry(label="this", set=(f"method.name={name}",))
     found = resolved(
-        ComparisonFile(name="one", scenario=base, seeds=(0,), epsilons=("none",), entrants=(entry,))
+        ComparisonFile(name="one", scenario=base, seeds=(0,), epsilons=("none",), methods=(entry,))
     )
     lines = [line for line in found.lines if line.label == "this"]
     assert [line.spec.method.name for line in lines] == [name]

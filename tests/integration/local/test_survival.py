@@ -23,10 +23,10 @@ SMALL = (
 COMPARISON = """
 title = "small"
 scenario = "survival_users"
-[[entrants]]
+[[methods]]
 label = "ULDP-SGD"
 epsilons = [50.0]
-[[entrants]]
+[[methods]]
 label = "FedAvg"
 set = ["method.name=fedavg", "method.cohort=2", "method.lr=0.5"]
 """

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.config import catalog
 from raydpzv.config.toml import as_tree, changed
-from raydpzv.data.users import Known, UserLaw, share_users
+from raydpzv.data.users import Known, share_users
 from raydpzv.keys import Key
+from raydpzv.settings.sections_horizontal import UsersSection
 from tests.helpers.dataset_files import write_creditcard, write_heart_disease, write_mnist, write_tcga_brca
 
 WRITE = {
@@ -46,7 +47,7 @@ PRINTED = {
 
 
 def lines(name, *given):
-    return resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), given).lines
+    return resolved(read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), given).lines
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -87,7 +88,7 @@ def test_groups_batches_are_the_papers_on_as_many_records(name):
     assert {spec.method.group for spec in found} == {"max", "median", 2, 8}
     silos = np.repeat(np.arange(len(SILOS[data])), SILOS[data])
     known, law = Known(np.zeros(len(silos), np.int64), silos=silos), found[0].users
-    law = UserLaw(law.count, law.how, law.alpha, law.silos)
+    law = UsersSection(count=law.count, how=law.how, alpha=law.alpha, silos=law.silos)
     parts = share_users(known, len(SILOS[data]), law, Key(0) / "users")
     for spec in found:
         group = spec.method.group

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import scenarios
+from raydpzv.data.sources import Request
 from raydpzv.experiment.prepare import load_data, prepare
 from raydpzv.keys import Key
 
@@ -48,7 +49,7 @@ def test_validation_rows_are_scored_beside_the_test_rows_and_choose_the_best_mod
     rows = done.rows("evaluation").to_pylist()
     assert [row["part"] for row in rows] == ["test", "validation"] * (len(rows) // 2)
     assert [row["round"] for row in rows[::2]] == [row["round"] for row in rows[1::2]]
-    split = load_data(spec.data, Key(spec.seed) / "data")
+    split = load_data(Request(spec.data, Key(spec.seed) / "data"))
     assert (split.train.rows, split.validation.rows, split.test.rows) == (150, 50, 60)
     for table, last in ((split.test, rows[-2]), (split.validation, rows[-1])):
         scores = scores_of(spec, done.models, table)

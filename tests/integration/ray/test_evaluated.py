@@ -62,7 +62,7 @@ def ends(actor):
 
 
 def test_all_actors_are_in_the_group_of_the_place_after_the_drivers_bundle(ray_session, monkeypatch):
-    monkeypatch.setattr(actor_reuse, "_idle", None)  # else they are another run's processes
+    monkeypatch.setattr(actor_reuse._pool, "shared", False)  # else they are another run's processes
     prepared = prepare(scenarios.load("digits_dpzv", [*SHORT, *SMALL["digits_dpzv"]]))
     planned = plan(prepared.spec, {"CPU": 1.0})
     group = ray.util.placement_group([{"CPU": 0.001}, *planned.bundles()])

@@ -18,6 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from raydpzv.storage.commits import latest
+
+from raydpzv.storage.filesystem import open_place
 
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
@@ -135,7 +138,7 @@ def page_lines():
 def submit(head, folder, line, *words, token=None, **here):
     """Start what stands in a line; here: what its placeholders are on this machine."""
     url, _, environment = head
-    known = {"http://head:8265": url, "JOB": here.get("job"), "/shared/own": str(here.get("there"))}
+    known = {"http://head:8265": url, "JOB": here.get("job"), "file:///shared/own": here.get("storage")}
     return subprocess.Popen(
         [str(BIN / "raydpzv"), *(known.get(word, word) for word in line.split()[1:]), *words],
         env=environment | ({"RAY_AUTH_TOKEN": token} if token else {}),
@@ -148,45 +151,43 @@ def submit(head, folder, line, *words, token=None, **here):
     )
 
 
-def contents(folder):
-    return {
-        path.relative_to(folder): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
+def newest(storage):
+    """Return the name of a storage's newest commit; names ascend."""
+    commit = latest(open_place(storage))
+    return commit.name if commit else ""
 
 
 def test_a_run_is_submitted_and_comes_back(head, tmp_path):
-    project, there = tmp_path / "project", tmp_path / "shared" / "own run"
+    project, storage = tmp_path / "project", (tmp_path / "shared" / "own run").as_uri()
     project.mkdir()
     text = (ROOT / "scenarios" / "vafl.toml").read_text()
     (project / "own.toml").write_text(text)
     line, _, _ = page_lines()
     words = (*SMALL, "--set", "budget.updates=20")
-    sent = submit(head, project, line, *words, there=there)
+    sent = submit(head, project, line, *words, storage=storage)
     out, err = sent.communicate(timeout=200)
     assert sent.returncode == 0, out + err
     assert "after 20 updates" in " ".join(out.split())
-    assert f"run folder: runs/own (brought from {there})" in err
-    assert contents(project / "runs" / "own") == contents(there) != {}
-    # a job that fails gives its status: there is a run of other settings
-    other = submit(head, project, line, *words, "--seed", "7", "--out", "other", there=there)
+    assert f"run folder: runs/own (downloaded from {storage})" in err
+    assert digests(project / "runs" / "own")[:2] == ["done", 20]
+    # a job that fails gives its status: the storage holds a run of other settings
+    other = submit(head, project, line, *words, "--seed", "7", "--out", "other", storage=storage)
     out, err = other.communicate(timeout=200)
     assert other.returncode == 2, out + err
     assert "ended with 2" in err
     assert "seed" in out
-    stranger = submit(head, project, line, "--out", "x", there=there, token=secrets.token_hex(32))
+    stranger = submit(head, project, line, "--out", "x", storage=storage, token=secrets.token_hex(32))
     _, err = stranger.communicate(timeout=60)
     assert (stranger.returncode, "wanted the cluster's token, got none or another one" in err) == (2, True)
 
 
 def test_ctrl_c_leaves_the_job_which_is_found_again_and_stopped(head, tmp_path):
-    there = tmp_path / "shared"
+    storage = (tmp_path / "shared").as_uri()
     endless = [*SMALL, "--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
     begin, come_back, stop = page_lines()
-    sent = submit(head, tmp_path, begin.replace("own.toml", "vafl"), *endless, there=there)
+    sent = submit(head, tmp_path, begin.replace("own.toml", "vafl"), *endless, storage=storage)
     limit = time.monotonic() + 120
-    while not list(there.glob("rows/*/part-*.parquet")):
+    while not newest(storage):
         assert sent.poll() is None, sent.communicate()
         assert time.monotonic() < limit
         time.sleep(0.1)
@@ -194,8 +195,8 @@ def test_ctrl_c_leaves_the_job_which_is_found_again_and_stopped(head, tmp_path):
     _, err = sent.communicate(timeout=30)
     assert sent.returncode == 130, err
     (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --out \S+ --stop", err)
-    before = len(list(there.glob("rows/*/part-*.parquet")))
-    while len(list(there.glob("rows/*/part-*.parquet"))) <= before:  # it goes on
+    before = newest(storage)
+    while newest(storage) <= before:  # the job continues
         assert time.monotonic() < limit
         time.sleep(0.1)
     back = submit(head, tmp_path, come_back, job=job)
@@ -208,7 +209,7 @@ def test_ctrl_c_leaves_the_job_which_is_found_again_and_stopped(head, tmp_path):
     stopped = submit(head, tmp_path, stop, job=job)
     out, err = stopped.communicate(timeout=120)
     assert stopped.returncode == 130, out + err
-    assert contents(tmp_path / "runs" / "own") == contents(there)
+    assert digests(tmp_path / "runs" / "own")[0] == "stopped"
     replayed = subprocess.run(
         [str(BIN / "raydpzv"), "replay", "runs/own", "--at", "1"],
         cwd=tmp_path,
@@ -242,14 +243,15 @@ def digests(folder):
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_head_that_is_lost_takes_the_job_along_and_the_same_line_goes_on(tmp_path):
-    there, words = tmp_path / "shared", [*SMALL, "--set", "budget.updates=1500"]
+    there, storage = tmp_path / "there", (tmp_path / "shared").as_uri()
+    words = [*SMALL, "--there", str(there), "--set", "budget.updates=1500"]
     words += ["--set", "record.checkpoint_updates=100", "--set", "record.flush=0.1"]
     begin, _, _ = page_lines()
     line = begin.replace("own.toml", "vafl")
     with started_head() as (first, process):
-        sent = submit(first, tmp_path, line, *words, there=there)
+        sent = submit(first, tmp_path, line, *words, storage=storage)
         limit = time.monotonic() + 200
-        while not (there / "checkpoint.state").exists():
+        while not ((there / "checkpoint.state").exists() and newest(storage)):
             assert sent.poll() is None, sent.communicate()
             assert time.monotonic() < limit
             time.sleep(0.02)
@@ -260,11 +262,12 @@ def test_a_head_that_is_lost_takes_the_job_along_and_the_same_line_goes_on(tmp_p
         sent.communicate(timeout=60)
     assert not (there / "summary.json").exists()
     with started_head() as (second, _):
-        again = submit(second, tmp_path, line, *words, there=there)
+        again = submit(second, tmp_path, line, *words, storage=storage)
         out, err = again.communicate(timeout=300)
     assert again.returncode == 0, out + err
+    settings = [word for word in words if word not in ("--there", str(there))]
     undisturbed = subprocess.run(
-        [str(BIN / "raydpzv"), "run", "vafl", *words, "--quiet", "--out", str(tmp_path / "undisturbed")],
+        [str(BIN / "raydpzv"), "run", "vafl", *settings, "--quiet", "--out", str(tmp_path / "undisturbed")],
         capture_output=True,
         text=True,
         timeout=200,

@@ -153,23 +153,11 @@ class TestReuse:
                 ray.get(call)
         actor_reuse.end([actor], well=False)
 
-    def test_two_runs_in_a_row_have_one_anothers_processes_and_their_own_bits(self, small):
-        specs = [small("resources.client_actors=2"), small("resources.client_actors=2", "seed=7")]
-        alone = [scenarios.run(spec).summary for spec in specs]
-        for spec, local in zip((*specs, specs[0]), (*alone, alone[0]), strict=True):
-            found = scenarios.run(spec, runner="ray").summary
-            assert found["digest"] == local["digest"]
-            assert found["model_digest"] == local["model_digest"]
-        assert actor_reuse._idle is not None
-        assert any(
-            kind.actor.endswith("ClientActor") and there for kind, there in actor_reuse._idle.idle.items()
-        )
-
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_without_a_session_no_process_is_kept(monkeypatch):
-    monkeypatch.setattr(actor_reuse, "_idle", None)
+    monkeypatch.setattr(actor_reuse._pool, "shared", False)
     actor, made = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
     ray.get(made)
     actor_reuse.end([actor], well=True)

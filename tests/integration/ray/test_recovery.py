@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import scenarios
+from actors.vertical.driver import _Driver
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.parties import ClientFactory
@@ -17,22 +18,11 @@ from raydpzv.experiment.rebuild import rebuild_client
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.schema import SCHEMAS
-from raydpzv.records.store import digest
 from tests.helpers import struck as struck_roles
 from tests.helpers.runs import run_prepared
 from tests.helpers.struck import Struck
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
-
-MESSY = (
-    "clock.compute=0.2",
-    "clock.compute_law=exponential",
-    "network.latency=0.05",
-    "network.up=50000",
-    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
-)
-BUT_FAULTS = tuple(name for name in SCHEMAS if name != "fault")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,24 +66,6 @@ def lost_rows(run):
     return [row for row in run.rows("fault").to_pylist() if row["kind"] == "Lost"]
 
 
-def test_killed_actors_leave_no_trace_but_a_fault_row_each(small, killing, tmp_path):
-    """Two losses of an actor with two clients; one of them is computing, the other has its work behind it."""
-    settings = (*MESSY, "method.perturbations=2", "resources.client_actors=2", "resources.restarts=2")
-    whole = scenarios.run(small(*settings))
-    found = run_prepared(
-        killing(small(*settings), {2: "process"}, calls=7, times=2), tmp_path / "run", runner="ray"
-    )
-    assert digest(found.tables, BUT_FAULTS) == digest(whole.tables, BUT_FAULTS)
-    assert found.summary["model_digest"] == whole.summary["model_digest"]
-    assert found.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
-    assert whole.rows("fault").num_rows == 0
-    rows = lost_rows(found)
-    assert [row["party"] for row in rows] == ["client actor 0"] * 2
-    pairs = [[int(n) for n in re.findall(r"client [02] from (\d+)", row["message"])] for row in rows]
-    assert all(0 < a < b for a, b in zip(*pairs, strict=True))
-    assert replay(tmp_path / "run").ledger == whole.summary["ledger"]["digest"]
-
-
 def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
     """Here orders are calls, and the server's machine is not that of the run folder, where the ledger is kept."""
     monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
@@ -123,7 +95,10 @@ def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_t
     )  # fmt: skip
     run = run_prepared(killing(spec, {0: "apply", 1: "work"}, calls=6), tmp_path / "run", runner="ray")
     assert (run.summary["status"], run.summary["updates"]) == ("done", 150)
-    assert sorted(row["party"] for row in lost_rows(run)) == ["client actor 0", "client actor 1"]
+    faults = {row["party"]: row["message"] for row in lost_rows(run)}
+    assert faults.keys() == {"client actor 0", "client actor 1"}
+    silent = r"; not heard of until now: client 1 for [\d.e-]+ s, client 3 for [\d.e-]+ s$"
+    assert re.search(silent, faults["client actor 1"])
     rows = run.rows("release").to_pylist()
     addresses = {(row["client"], row["step"], row["perturbation"]) for row in rows}
     assert len(addresses) == len(rows) == accounts[0].releases == run.summary["ledger"]["pairs"] == 150
@@ -132,4 +107,21 @@ def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_t
         due = [row["due"] for row in run.rows("service").to_pylist() if row["client"] == client]
         assert due == sorted(due)
         assert len(set(due)) == len(due)
+    assert replay(tmp_path / "run").verified
+
+
+def test_a_client_that_is_killed_when_all_are_to_stop_is_replaced_too(small, tmp_path, monkeypatch):
+    import ray
+
+    stop = _Driver._stop_clients
+
+    def kill_and_stop(self, actor_set, timeout):
+        ray.kill(actor_set.actors[1])
+        stop(self, actor_set, timeout)
+
+    monkeypatch.setattr(_Driver, "_stop_clients", kill_and_stop)
+    spec = small("clock.kind=wall", "arrivals.rate=40", "resources.client_actors=2")
+    run = scenarios.run(spec, tmp_path / "run", runner="ray")
+    assert (run.summary["status"], run.summary["updates"]) == ("done", 120)
+    assert [row["party"] for row in lost_rows(run)] == ["client actor 1"]
     assert replay(tmp_path / "run").verified

@@ -28,7 +28,6 @@ SMALL = (
     *("budget.updates=240", "evaluate.every=60", "data.train_rows=150", "data.test_rows=40"),
     *("resources.client_actors=2", "privacy.noise=seeded", "record.checkpoint_updates=20"),
 )
-WITHOUT_LEDGER = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -73,8 +72,9 @@ class Listening(raydpzv.Callback):
         self.ends += 1
 
 
-@pytest.mark.parametrize("engine", ["compiled", "torch"])
-@pytest.mark.parametrize("method", WITHOUT_LEDGER)
+@pytest.mark.parametrize(
+    ("method", "engine"), [("vafl", "compiled"), ("czofo", "torch"), ("sgd", "compiled")]
+)
 def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, tmp_path, method, engine):
     spec = spec_of(method, f"model.engine={engine}")
     found = run_prepared(struck(spec, "client"), tmp_path / "run", runner="ray")
@@ -85,9 +85,8 @@ def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, t
     assert found.summary["faults"] == [fault]
 
 
-@pytest.mark.parametrize("method", ["dpzv", "vafl"])
-def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_path, method):
-    spec, watch, evaluated = spec_of(method), Listening(), []
+def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_path):
+    spec, watch, evaluated = spec_of("dpzv"), Listening(), []
     found = run_prepared(
         struck(spec, "server"),
         tmp_path / "run",
@@ -108,28 +107,12 @@ def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_pa
     assert not (tmp_path / "run" / "checkpoint.state").exists()
 
 
-@pytest.mark.parametrize(
-    ("party", "awaited"), [("client", "the upload of client [13]"), ("server", "the server's status")]
-)
-def test_who_does_not_answer_is_given_up_after_the_timeout(party, awaited, struck, tmp_path):
+def test_a_server_that_does_not_answer_is_given_up_after_the_timeout(struck, tmp_path):
     spec = spec_of("vafl", "resources.timeout=8")
-    found = run_prepared(struck(spec, party, number=signal.SIGSTOP), tmp_path / "run", runner="ray")
+    found = run_prepared(struck(spec, "server", number=signal.SIGSTOP), tmp_path / "run", runner="ray")
     check_same(found, scenarios.run(spec))
     (fault,) = found.rows("fault").to_pylist()
-    assert re.match(f"waited 8 s for {awaited};", fault["message"])
-
-
-def test_who_dies_again_without_coming_further_ends_the_run(struck, tmp_path):
-    spec, path = spec_of("vafl", "resources.restarts=50", "record.checkpoint_updates=100"), tmp_path / "run"
-    with pytest.raises(Lost, match="an actor was lost"):
-        run_prepared(struck(spec, "client", times=50, calls=5), path, runner="ray")
-    summary = RunFolder.open(path).summary()
-    assert summary["status"] == "failed"
-    parties = [fault["party"] for fault in summary["faults"]]
-    assert parties[-1] == "run"
-    assert 1 <= parties.count("client actor 1") < 10
-    experiment, folder, _ = continued(path)
-    check_same(run_prepared(experiment, folder), scenarios.run(spec))
+    assert re.match("waited 8 s for the server's status;", fault["message"])
 
 
 def test_more_losses_than_are_allowed_end_the_run_and_it_can_be_resumed(struck, tmp_path):
@@ -141,19 +124,15 @@ def test_more_losses_than_are_allowed_end_the_run_and_it_can_be_resumed(struck, 
     assert folder.read_ledger is None, "the server's actor has it"
 
 
-@pytest.mark.parametrize("why", ["system noise", "no folder", "none allowed"])
-def test_a_run_that_cannot_go_on_ends_with_the_loss(struck, tmp_path, why):
+def test_a_run_whose_noise_was_not_kept_ends_with_the_loss(struck, tmp_path):
     noise = (
         *("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0"),
         "privacy.noise=system",
     )
-    more = {"system noise": noise, "none allowed": ("resources.restarts=0",)}.get(why, ())
-    path = None if why == "no folder" else tmp_path / "run"
-    with pytest.raises(Lost, match="an actor was lost") as caught:
-        run_prepared(struck(spec_of("vafl", *more), "client"), path, runner="ray")
-    assert ("noise on every embedding row" in str(caught.value)) == (why == "system noise")
-    if path:
-        assert RunFolder.open(path).summary()["status"] == "failed"
+    with pytest.raises(Lost, match=r"an actor was lost.*noise on every embedding row") as caught:
+        run_prepared(struck(spec_of("vafl", *noise), "client"), tmp_path / "run", runner="ray")
+    assert "\n" not in str(caught.value)
+    assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
 
 
 def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path, monkeypatch):

@@ -87,8 +87,8 @@ def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_
         for name, status in standing.items():
             if not killed and status.updates > 20:
                 killed.append(name)
-                work = next(w for w in made[0]._busy.values() if w.planned.folder == name)
-                ray.kill(made[0]._actors[work.slot])
+                slot = next(slot for slot, planned in made[0]._busy.values() if planned.folder == name)
+                ray.kill(made[0]._actors[slot])
 
     def ended(planned, why):
         reasons[planned.folder] = why
@@ -107,7 +107,7 @@ def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_
 
 
 def test_a_folder_travels_whole(tmp_path):
-    comparison = small_comparison(seeds=(0,), entrants=())
+    comparison = small_comparison(seeds=(0,), methods=())
     with begun(tmp_path, comparison):
         planned = left(tmp_path, comparison)[:1]
         one_by_one(

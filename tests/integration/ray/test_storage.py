@@ -1,8 +1,6 @@
-"""Runs on actors whose folder is brought to a storage: the server makes no update that the storage knows nothing of."""
+"""Runs on actors whose folder is uploaded to a storage."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
@@ -12,11 +10,10 @@ from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import continued_at
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.storage import download
-from raydpzv.storage.commits import latest
-from tests.helpers.storages import QUICK, KeptPlace
-from tests.integration.resume.test_storage import USERS
+from tests.helpers.storages import QUICK, RecordedStorage, full_disk
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -25,40 +22,25 @@ SHORT = ("budget.updates=300", "data.train_rows=200", "evaluate.every=100", "res
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    place = KeptPlace(tmp_path / "storage")
-    monkeypatch.setattr(download, "PACE", QUICK)
-    monkeypatch.setattr(download, "open_place", lambda uri: place)
+    place = RecordedStorage(tmp_path / "storage")
+    monkeypatch.setattr(download, "TIMES", QUICK)
+    monkeypatch.setattr(download, "open_storage", lambda uri: place)
     return place
 
 
 def begin(spec, place, folder, **options):
-    with download.begun(place.uri, "run") as mirror:
-        return RUNNERS["ray"](prepare(spec), RunOptions(folder, storage=mirror, **options))
+    with download.created(place.uri, "run") as uploader:
+        return RUNNERS["ray"](prepare(spec), RunOptions(folder, storage=uploader, **options))
 
 
-@pytest.mark.parametrize("kind", ["records", "users"])
-def test_the_server_stands_still_where_the_storage_knows_of_no_more(place, tmp_path, kind):
-    """Where commits fail after some, the run ends there, with no release beyond what was announced."""
-    spec = scenarios.load("digits_dpzv", [*SHORT, "budget.updates=3000", "evaluate.every=1000"])
-    if kind == "users":
-        spec = scenarios.load("digits_users_zo", [*USERS, "budget.updates=40", "resources.hosts=1"])
-
-    def full(act):
-        if act.name.startswith("commits/") and act.data is not None:
-            covered = json.loads(act.data.splitlines()[0])["covered"]
-            if covered > spec.budget.updates // 20:
-                raise OSError(28, "No space left on device")
-
-    place.before = full
+def test_a_storage_that_fails_for_good_ends_a_run_on_actors(place, tmp_path):
+    spec = scenarios.load("digits_dpzv", [*SHORT, "budget.updates=100000", "privacy.noise=seeded"])
+    place.before = full_disk(name="commits/00000001-00000001")
     with pytest.warns(RuntimeWarning, match="tried again"), pytest.raises(RunError, match="No space left"):
         begin(spec, place, tmp_path / "run")
-    stored = latest(place)
-    assert stored.noise == "announced"
-    assert stored.covered > 0
-    from raydpzv.ledger.ledger import Ledger
-
-    with Ledger.open(tmp_path / "run" / "ledger") as ledger:
-        assert stored.covered <= ledger.version <= stored.announced < spec.budget.updates
+    summary = RunFolder.open(tmp_path / "run").summary()
+    assert summary["status"] == "failed"
+    assert summary["updates"] < 100000
 
 
 def test_a_run_on_actors_goes_on_from_a_storage_to_the_same_bits(place, tmp_path):
@@ -72,7 +54,7 @@ def test_a_run_on_actors_goes_on_from_a_storage_to_the_same_bits(place, tmp_path
 
     first = begin(spec, place, tmp_path / "first", progress=stop, stop=stopped)
     assert first.summary["status"] == "stopped"
-    with continued_at(place.uri, tmp_path / "second") as ((prepared, folder, _), mirror):
-        run = RUNNERS["ray"](prepared, RunOptions(folder, storage=mirror))
+    with continued_at(place.uri, tmp_path / "second") as ((prepared, folder, _), uploader):
+        run = RUNNERS["ray"](prepared, RunOptions(folder, storage=uploader))
     assert run.summary["digest"] == raydpzv.run(spec).summary["digest"]
     assert run.summary["storage"]["commits"] >= 2

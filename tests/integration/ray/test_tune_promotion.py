@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from actors.tune_search import promote_on_tune, tune_cluster
+from actors.tune_search import TuneSearch, tune_cluster
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.bracket import SHARE
@@ -63,7 +63,7 @@ def test_stopped_by_the_user_and_gone_on_with_two_at_a_time(ray_session, alone, 
     for watch in (Watched(lambda trial: trial == 2 and stop.set()), Watched()):
         with tune_cluster(None, verbose=False), search_begun(tmp_path, plan):
             todo = Promotion(tmp_path, plan)
-            promote_on_tune(plan, todo, tmp_path, watch, stop=stop, jobs=2)
+            TuneSearch(plan, tmp_path, watch, stop, 2).promote(todo)
             if not stop.is_set():
                 todo.close()
         if stop.is_set():

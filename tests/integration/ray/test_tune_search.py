@@ -11,7 +11,7 @@ import pytest
 import ray
 
 import scenarios
-from actors.tune_search import cluster_needs, scheduler_of, search_on_tune, tune_cluster
+from actors.tune_search import TuneSearch, cluster_needs, scheduler_of, tune_cluster
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.errors import Unplaceable
 from raydpzv.search.search_folder import (
@@ -61,8 +61,7 @@ class Watched:
 def carry_out(plan, folder, watch, stop, jobs=1):
     todo = trials_left(folder, plan)
     with tune_cluster(None, verbose=False), search_begun(folder, plan):
-        needs = cluster_needs(todo, actors=plan.actors)
-        search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=jobs)
+        TuneSearch(plan, folder, watch, stop, jobs).run(todo, cluster_needs(todo, actors=plan.actors))
 
 
 def test_a_stopped_search_goes_on_and_asha_stops_what_does_not_learn(ray_session, tmp_path):

@@ -1,10 +1,7 @@
-"""Runs on real actors. One Ray serves them all."""
+"""Vertical runs on real actors: a proved epsilon, the clients' clocks, and what cannot be placed."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import sys
 import time
 from itertools import islice, pairwise
 
@@ -16,127 +13,16 @@ import scenarios
 from raydpzv.audit.canaries import chosen
 from raydpzv.audit.ledger_audit import audit_ledger
 from raydpzv.audit.recorded import recorded_run
-from raydpzv.errors import RunError, SpecError, Unplaceable
-from raydpzv.experiment.parties import ClientFactory
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.errors import SpecError, Unplaceable
+from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.vertical import prepare_vertical
-from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.records import metrics
-from tests.helpers.gate import Gate, StopAtGate
 from tests.helpers.naps import overslept
 from tests.helpers.runs import run_prepared
 from tests.helpers.sound_runs import sound, table
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
-
-MESSY = (
-    "clock.compute=0.2",
-    "clock.compute_law=exponential",
-    "clock.service=0.02",
-    "network.latency=0.05",
-    "network.up=50000",
-    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
-)
-
-
-class Delayed:
-    """A client's role whose work takes real time that nobody can foresee."""
-
-    def __init__(self, role, client):
-        self._role, self._draws = role, Key(99) / client
-        self._calls = 0
-
-    def process(self, order):
-        self._calls += 1
-        time.sleep(float((self._draws / self._calls).generator().uniform(0, 0.02)))
-        return self._role.process(order)
-
-    def __getattr__(self, name):
-        return getattr(self._role, name)
-
-
-@dataclasses.dataclass(frozen=True)
-class DelayedRecipe(ClientFactory):
-    def make(self, device="cpu"):
-        return Delayed(ClientFactory.make(self, device), self.client)
-
-
-class Gated:
-    """A client's role that waits at a gate."""
-
-    def __init__(self, role, gate):
-        self._role, self._gate, self._calls = role, gate, 0
-
-    def process(self, order):
-        self._calls += 1
-        self._gate.passed(self._calls)
-        return self._role.process(order)
-
-    def __getattr__(self, name):
-        return getattr(self._role, name)
-
-
-@dataclasses.dataclass(frozen=True)
-class GatedRecipe(ClientFactory):
-    gate: Gate | None = None
-
-    def make(self, device="cpu"):
-        return Gated(ClientFactory.make(self, device), self.gate)
-
-
-class Dying:
-    """A client's role whose process ends at its 20th order."""
-
-    def __init__(self, role):
-        self._role, self._calls = role, 0
-
-    def process(self, order):
-        self._calls += 1
-        if self._calls == 20:
-            sys.stdout.flush()
-            import os
-
-            os._exit(1)
-        return self._role.process(order)
-
-    def __getattr__(self, name):
-        return getattr(self._role, name)
-
-
-@dataclasses.dataclass(frozen=True)
-class DyingRecipe(ClientFactory):
-    def make(self, device="cpu"):
-        return Dying(ClientFactory.make(self, device))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _by_value(ray_session):
-    """Workers cannot import this file: send its classes along."""
-    import ray
-
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-def test_the_digest_is_the_same_on_any_number_of_actors_with_delays_in_them(small):
-    """1 actor: all in the server's; 2: one for all clients; 5: one for each client."""
-    local = scenarios.run(small(*MESSY)).summary
-    for client_actors, delayed in ((0, False), (1, True), ("auto", True)):
-        value = f'"{client_actors}"' if client_actors == "auto" else client_actors
-        experiment = prepare_vertical(small(*MESSY, f"resources.client_actors={value}"))
-        if delayed:
-            experiment = dataclasses.replace(
-                experiment, clients=tuple(DelayedRecipe(**vars(r)) for r in experiment.clients)
-            )
-        found = run_prepared(experiment, runner="ray").summary
-        assert found["digest"] == local["digest"], client_actors
-        assert found["model_digest"] == local["model_digest"]
-        assert found["staleness"] == local["staleness"]
-
-
-def test_the_synchronous_control_gives_the_same_digest(small):
-    spec = scenarios.load("sgd", ["budget.updates=80", "network.latency=0.1", "resources.client_actors=2"])
-    assert scenarios.run(spec, runner="ray").summary["digest"] == scenarios.run(spec).summary["digest"]
 
 
 def test_a_proved_epsilon_holds_under_the_wall_clock(small, tmp_path):
@@ -212,42 +98,6 @@ def test_the_wall_clock_is_real(small, tmp_path):
     assert replay(tmp_path / "run").verified
 
 
-def test_the_synchronous_control_runs_live_and_replays(tmp_path):
-    spec = scenarios.load(
-        "sgd", ["clock.kind=wall", "budget.updates=60", "arrivals.rate=10", "resources.client_actors=2"]
-    )
-    run = scenarios.run(spec, tmp_path / "run", runner="ray")
-    assert run.summary["updates"] == 60
-    assert replay(tmp_path / "run").verified
-
-
-def test_a_stop_is_clean_and_the_run_resumes_on_ray_to_the_same_bits(small, tmp_path):
-    whole = scenarios.run(small("budget.updates=200")).summary
-    experiment = prepare_vertical(small("budget.updates=200", "resources.client_actors=1"))
-    look = StopAtGate(Gate(tmp_path / "open", at=25), after=20)
-    clients = tuple(GatedRecipe(**vars(r), gate=look.gate) for r in experiment.clients)
-    gated = dataclasses.replace(experiment, clients=clients)
-    first = run_prepared(gated, tmp_path / "run", runner="ray", stop=look.stop, progress=look)
-    assert first.summary["status"] == "stopped"
-    assert 20 < first.summary["updates"] < 200
-    experiment, folder, _ = resuming(tmp_path / "run")
-    second = run_prepared(experiment, folder, runner="ray")
-    assert second.summary["digest"] == whole["digest"]
-
-
-def test_a_lost_actor_ends_the_run_with_one_line_and_a_readable_folder(small, tmp_path):
-    experiment = prepare_vertical(small("resources.restarts=0", "resources.client_actors=2"))
-    clients = tuple(DyingRecipe(**vars(r)) if r.client == 2 else r for r in experiment.clients)
-    with pytest.raises(RunError, match="an actor was lost") as caught:
-        run_prepared(dataclasses.replace(experiment, clients=clients), tmp_path / "run", runner="ray")
-    assert "\n" not in str(caught.value)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["status"] == "failed"
-    assert summary["updates"] > 10
-    fault = (tmp_path / "run" / "rows" / "fault").glob("*.parquet")
-    assert len(list(fault)) == 1
-
-
 def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(small, tmp_path, monkeypatch):
     def started(*_, **__):
         raise AssertionError("an actor was asked for")
@@ -258,6 +108,11 @@ def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(small, tmp_path
         scenarios.run(small("resources.client_gpus=0.5"), tmp_path / "run", runner="ray")
     with pytest.raises(Unplaceable, match=r"ask 4.5 CPU in all \(server 0.5, clients 4\), the cluster has 2"):
         scenarios.run(greedy, tmp_path / "run", runner="ray")
+    hosts = scenarios.load("digits_decomfl", ["resources.host_gpus=0.5", "resources.hosts=2"])
+    with pytest.raises(
+        Unplaceable, match=r"2 actors ask 1 GPU in all \(server 0, hosts 1\), the cluster has"
+    ):
+        scenarios.run(hosts, tmp_path / "run", runner="ray")
     assert not (tmp_path / "run").exists()
 
 
@@ -266,11 +121,8 @@ def test_clients_need_actors_of_their_own_under_the_wall_clock(small):
         scenarios.run(small("clock.kind=wall", "resources.client_actors=0"), runner="ray")
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [(), ("method.gather=2", "method.batch=5", "model.engine=torch", "method.average=0.5")],
-)
-def test_sound_releases_given_out_again_make_the_same_bits_here_and_on_actors(tmp_path, overrides):
+def test_proved_releases_given_out_again_make_the_same_bits_here_and_on_actors(tmp_path):
+    overrides = ("method.gather=2", "method.batch=5", "model.engine=torch", "method.average=0.5")
     experiment = prepare_vertical(sound(table(tmp_path / "rows.csv"), *overrides))
     here = run_prepared(experiment, tmp_path / "run")
     releases = {

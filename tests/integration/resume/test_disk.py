@@ -12,7 +12,7 @@ import scenarios
 from raydpzv.errors import RunError
 from raydpzv.experiment.runner import continued
 from raydpzv.ledger import log
-from raydpzv.records import folder_rows, run_folder
+from raydpzv.records import folder_rows, run_writer
 from scenarios.exit_codes import failures
 from tests.helpers.runs import run_prepared
 
@@ -25,7 +25,7 @@ def full(monkeypatch):
         place = {
             "ledger": (log.os, "write"),
             "append_rows": (folder_rows, "append_rows"),
-            "write_checkpoint": (run_folder, "write_checkpoint"),
+            "write_checkpoint": (run_writer, "write_checkpoint"),
         }[what]
         found, count = getattr(*place), [0]
 

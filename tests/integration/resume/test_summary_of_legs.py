@@ -15,7 +15,7 @@ from raydpzv.experiment.runner import continued
 from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.write_ahead_log import TAIL
-from raydpzv.report.tables import _times
+from raydpzv.report.run_summary import summary_rows
 from tests.helpers.kills import kill_at
 from tests.helpers.runs import run_prepared
 
@@ -106,10 +106,10 @@ def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_leg(tmp_path: 
     experiment, opened, _ = continued(run)
     summary = run_prepared(experiment, opened).summary
     assert summary["updates_before"] == 20
-    shown = dict(_times({**summary, "seconds": 8.0}, "virtual"))
+    shown = dict(summary_rows({**summary, "seconds": 8.0}))
     assert shown["real time"] == "8 s, since it was continued after update 20"
     assert shown["updates per real second"] == "5"
-    assert dict(_times({**summary, "seconds": 8.0, "updates_before": 0}, "virtual"))["real time"] == "8 s"
+    assert dict(summary_rows({**summary, "seconds": 8.0, "updates_before": 0}))["real time"] == "8 s"
 
 
 def test_a_leg_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import scenarios
 from raydpzv.errors import InputError, StoppedEarly
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.run_folder import NEXT, OLD, RunFolder
+from raydpzv.records.run_folder import RunFolder, drop_checkpoints
+from raydpzv.records.run_writer import NEXT, OLD
 from raydpzv.records.store import digest, read_rows
 from tests.helpers.kills import kill_at
 from tests.helpers.programs import Forked
@@ -158,7 +159,7 @@ def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
     stop, progress = stop_after(80)
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
     before = releases(tmp_path / "run")
-    RunFolder.open(tmp_path / "run").drop_checkpoints()
+    drop_checkpoints(tmp_path / "run")
     experiment, folder, _ = resuming(tmp_path / "run")
     stop, progress = stop_after(30)
     with pytest.raises(StoppedEarly, match="it is as it was"):
@@ -177,7 +178,7 @@ def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
     stop, progress = stop_after(50)
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
     first = releases(tmp_path / "run")
-    RunFolder.open(tmp_path / "run").drop_checkpoints()
+    drop_checkpoints(tmp_path / "run")
 
     class Killed(BaseException):
         pass

@@ -21,7 +21,7 @@ from raydpzv.experiment.diagnostics import SILENT
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.registry import METHODS
 from raydpzv.report import plots
 from raydpzv.report.page import read_runs, write_report
@@ -231,7 +231,7 @@ def test_a_ledger_without_a_checkpoint_is_gone_on_with_from_its_first_update(tmp
     """Every release counts, though nobody knows how long ago it was."""
     spec, folder = scenario("dpzv"), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=2)
-    RunFolder.open(folder).drop_checkpoints()
+    drop_checkpoints(folder)
     kept = len(updates_of(folder))
     end = go_on(folder)
     assert replay(folder).verified

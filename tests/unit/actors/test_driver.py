@@ -12,7 +12,6 @@ import pytest
 
 import actors.driver
 from actors.driver import Driver, RunHooks
-from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.callbacks import Callbacks, StatusCallback
@@ -63,7 +62,7 @@ def driver(server: ServerCalls, folder: RunFolder, flush: float = 1e9, **changed
     stop = changed.get("stop", threading.Event())
     finalizer: Any = None
     restarts: Any = None
-    hooks = RunHooks(writer, finalizer, watch, stop, evaluated, True, restarts, changed.get("storage"))
+    hooks = RunHooks(writer, finalizer, watch, stop, evaluated, True, restarts)
     spec: Any = SimpleNamespace(resources=SimpleNamespace(timeout=5.0))
     return Polling(server, hooks, spec)
 
@@ -208,33 +207,3 @@ def test_a_loop_is_looked_at_until_it_is_over_and_when_it_says_so(
     first, second = ["the loop", "a piece"], ["the loop", "another"]
     assert asked == [first, first, second, second, ["the loop"]], "whose error is told at last"
     assert len(server.asked("status")) == 3
-
-
-class Storage:
-    """Knows of some updates; `error`: that it can take no more."""
-
-    def __init__(self) -> None:
-        self.limit: int | None = 5
-        self.noted, self.error = list[int](), ""
-
-    def note(self, updates: int) -> None:
-        """Take note of how far the record has come."""
-        self.noted.append(updates)
-        if self.error:
-            raise RunError(self.error)
-
-
-def test_the_server_goes_as_far_as_the_storage_knows_of_and_ends_where_it_can_take_no_more(
-    folder: RunFolder,
-) -> None:
-    server, storage = ServerCalls(), Storage()
-    found = driver(server, folder, storage=storage)
-    for updates, limit in ((3, 5), (4, 5), (5, 9), (9, None)):
-        server.statuses, storage.limit = [Status(updates=updates)], limit
-        found.poll()
-    assert storage.noted == [3, 4, 5, 9]
-    assert server.asked("allow") == [[5], [9], [None]]
-    storage.error = "the storage is full"
-    with pytest.raises(RunError, match="the storage is full"):
-        found.poll()
-    assert server.asked("deny") == [["the storage is full"]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import platform
 import socket
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -34,7 +36,8 @@ def dashboard():
             self.wfile.write(body)
 
         def do_PUT(self):
-            answers[self.path] = {"sent": self.rfile.read(int(self.headers["Content-Length"])).decode()}
+            answers["package"] = self.rfile.read(int(self.headers["Content-Length"]))
+            answers[self.path] = answers.get("PUT", {})
             self.do_GET()
 
         def do_POST(self):
@@ -126,17 +129,82 @@ def test_the_address_is_found_where_ray_looks(dashboard, monkeypatch):
     assert JobServer().address == address
 
 
-def test_a_package_is_sent_to_the_dashboard_once(dashboard, tmp_path):
+SECRETS = (".env", "deep/.env.local", "one/operator.json", "keys/a.pem", ".ssh/config", "id_ed25519")
+USUAL = (".git/HEAD", ".venv/x.py", "a/__pycache__/a.pyc")
+DEFAULTS = ("b.pyc", "runs/one/summary.json")
+
+
+@pytest.mark.parametrize(
+    ("ignores", "excluded", "packed"),
+    [
+        ({}, (*DEFAULTS, *SECRETS), ("own.toml", "deep/runs/x", ".env.example", "one/summary.json")),
+        ({".rayignore": "*.csv\n"}, ("x.csv", *SECRETS), ("own.toml", *DEFAULTS)),
+        ({".rayignore": "!/keys/a.pem\n", ".gitignore": "*.csv\n"}, ("x.csv", ".env"), ("keys/a.pem",)),
+        ({"deep/.gitignore": "raw/\n"}, ("deep/raw/y",), ("raw/y",)),
+    ],
+    ids=["nothing", "rayignore", "secret", "nested"],
+)
+def test_ray_packs_the_project_and_the_program_without_secrets(
+    dashboard, tmp_path, ignores, excluded, packed
+):
     address, answers = dashboard
-    archive = tmp_path / "project.zip"
-    archive.write_text("files")
-    for job in ("one", "two"):
-        JobServer(address).submit(job, "python -m raydpzv", archive, {"a": "b"})
-        assert answers["submitted"]["submission_id"] == job
-        package = answers["submitted"]["runtime_env"]["working_dir"]
-        path = f"/api/packages/{package.replace('://', '/')}"
-        assert answers[path] == {"sent": "files"} if job == "one" else answers[path] == {"kept": True}
-        answers[path] = {"kept": True}
+    for name in (*USUAL, *excluded, *packed):
+        put(tmp_path / name)
+    for name, text in ignores.items():
+        put(tmp_path / name, text)
+    JobServer(address).submit("one", "python -m raydpzv", tmp_path, {"a": "b"})
+    names = sent(answers)
+    assert {
+        *packed,
+        *ignores,
+        "raydpzv/__main__.py",
+        "actors/__init__.py",
+        "scenarios/digits_dpzv.toml",
+    } <= names
+    assert not {*USUAL, *excluded} & names
+    assert not any("__pycache__" in name or name.endswith("operator.json") for name in names)
+    assert answers["submitted"]["metadata"]["a"] == "b"
+
+
+def test_a_project_that_contains_the_program_is_packed_alone(dashboard, tmp_path):
+    address, answers = dashboard
+    for name in ("raydpzv/__main__.py", "actors/mine.py"):
+        put(tmp_path / name)
+    JobServer(address).submit("one", "python -m raydpzv", tmp_path, {})
+    assert sent(answers) == {"raydpzv/__main__.py", "actors/mine.py"}
+
+
+@pytest.mark.parametrize("name", ["actors/mine.py", "scenarios.py"])
+def test_a_project_with_a_package_name_of_the_program_is_refused(dashboard, tmp_path, name):
+    address, answers = dashboard
+    put(tmp_path / name)
+    with pytest.raises(InputError, match="bears the name of a package of raydpzv"):
+        JobServer(address).submit("one", "python -m raydpzv", tmp_path, {})
+    assert "submitted" not in answers
+
+
+def test_an_ignore_file_that_is_not_text_is_refused(dashboard, tmp_path):
+    (tmp_path / ".rayignore").write_bytes(b"\xff*\n")
+    with pytest.raises(InputError, match=r"\.rayignore: wanted patterns in UTF-8"):
+        JobServer(dashboard[0]).submit("one", "python -m raydpzv", tmp_path, {})
+
+
+def test_a_package_that_ray_finds_too_large_is_refused_with_advice(dashboard, tmp_path):
+    address, answers = dashboard
+    answers["PUT"] = 413
+    put(tmp_path / "large.csv")
+    with pytest.raises(InputError, match="wanted a package of at most 100 MiB, which is what Ray takes"):
+        JobServer(address).submit("one", "python -m raydpzv", tmp_path, {})
+
+
+def put(path, text="text"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def sent(answers):
+    """Return the names of the files in the package that the dashboard got."""
+    return set(zipfile.ZipFile(io.BytesIO(answers["package"])).namelist())
 
 
 def test_a_ray_that_does_not_look_for_a_token_by_itself_is_asked(dashboard, monkeypatch):

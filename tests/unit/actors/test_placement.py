@@ -114,3 +114,27 @@ def test_of_an_unknown_cluster_only_impossible_shares_are_refused(small):
     assert whole_run_gpus(small("resources.client_gpus=0.6"), None) == 3.0
     with pytest.raises(Unplaceable, match="above 1 a share must be a whole number"):
         whole_run_gpus(small("resources.client_gpus=1.5"), None)
+
+
+def rounds(*overrides):
+    return scenarios.load("digits_decomfl", list(overrides))
+
+
+def test_hosts_are_as_many_as_fit():
+    assert plan_hosts(rounds(), {"CPU": 4.0}).actors == (Share(0.8, 0.0),) * 4
+    with pytest.raises(Unplaceable, match=r"1\.5 GPUs asked; above 1 a share must be a whole number"):
+        plan_hosts(rounds("resources.host_gpus=1.5", "resources.hosts=1"), {"CPU": 4.0, "GPU": 4.0})
+    assert len(plan_hosts(rounds(), {"CPU": 64.0}).actors) == 10  # the cohort
+    assert len(plan_hosts(rounds("method.asynchronous=true"), {"CPU": 64.0}).actors) == 64
+    assert len(plan_hosts(rounds("resources.hosts=50"), {"CPU": 64.0}).actors) == 10
+    assert len(plan_hosts(rounds("resources.host_cpus=2"), {"CPU": 8.0}).actors) == 3  # the server needs some
+    assert plan_hosts(rounds("resources.host_cpus=2"), {"CPU": 8.5}).server == Share(0.5, 0.0)
+    whole = plan_hosts(rounds("resources.host_cpus=2", "resources.server_cpus=1"), {"CPU": 8.0})
+    assert len(whole.actors) == 3
+    assert len(plan_hosts(rounds("resources.host_gpus=0.3"), {"CPU": 8.0, "GPU": 2.0}).actors) == 6
+    with pytest.raises(
+        Unplaceable, match=r"ask 5 CPU in all \(server 1, hosts 4\), the cluster has 2; lower server_c"
+    ):
+        plan_hosts(
+            rounds("resources.host_cpus=2", "resources.server_cpus=1", "resources.hosts=2"), {"CPU": 2.0}
+        )

@@ -20,6 +20,7 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import OperatorSecrets
 from raydpzv.sim.interfaces import Status, unheard
 from tests.helpers.kills import kill_at
@@ -163,7 +164,7 @@ UNABLE = {
 def test_a_run_that_cannot_go_on_says_why_it_ends_with_a_loss(tmp_path: Path, why: str) -> None:
     small = ("data.train_rows=150", "data.test_rows=40")
     spec = scenarios.load("vafl", [*small, *NOISE, *UNABLE[why]])
-    with RunFolder.create(tmp_path / "run", spec, {}, OperatorSecrets(bytes(16), None)) as folder:
+    with RunWriter.create(tmp_path / "run", spec, {}, OperatorSecrets(bytes(16), None)) as folder:
         lost = Restarts(prepare(spec), RowWriter(folder, 1.0, Callbacks(())), unheard)
         assert lost.possible == (not why)
         assert lost.allow(LOSS, "server", Status(), 0) == (not why)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from actors.tune_trainable import PausingRun, measured
+from actors.tune_trainable import Pauses, PausingRun, measured
 from raydpzv.engine.split_model import Metrics
 from raydpzv.sim.interfaces import PrivacyLoss, Status
 
@@ -34,7 +34,7 @@ class Steps:
 
 def test_a_run_waits_at_every_evaluation_and_says_how_it_ended():
     steps = Steps(reason="diverged")
-    run = PausingRun(steps, {"base": 1}, waits=True, beat=None)
+    run = PausingRun(steps, {"base": 1}, Pauses(waits=True))
     assert run.next_report()["accuracy"] == 11
     assert steps.made == [0, 10]  # the model before its first update is no report
     assert [run.next_report()["updates"] for _ in range(2)] == [20, 30]
@@ -43,12 +43,12 @@ def test_a_run_waits_at_every_evaluation_and_says_how_it_ended():
 
 def test_a_run_that_is_stopped_makes_no_further_update():
     steps = Steps()
-    run = PausingRun(steps, {"base": 1}, waits=True, beat=None)
+    run = PausingRun(steps, {"base": 1}, Pauses(waits=True))
     run.next_report()
     run.end()
     assert steps.made == [0, 10]
     assert not run.is_alive()
-    PausingRun(steps, {}, waits=True, beat=None).end()  # one that has not begun
+    PausingRun(steps, {}, Pauses(waits=True)).end()  # one that has not begun
 
 
 def test_a_run_of_the_wall_clock_does_not_wait():
@@ -59,14 +59,14 @@ def test_a_run_of_the_wall_clock_does_not_wait():
         over.set()
         return ""
 
-    run = PausingRun(work, {"base": 1}, waits=False, beat=None)
+    run = PausingRun(work, {"base": 1}, Pauses(waits=False))
     run.next_report()
     assert over.wait(LIMIT)
     assert [run.next_report().get("updates") for _ in range(3)] == [20, 30, None]
 
 
 def test_an_error_of_the_run_is_raised_where_it_is_asked():
-    run = PausingRun(Steps(error=ValueError("no such batch")), {"base": 0}, waits=True, beat=None)
+    run = PausingRun(Steps(error=ValueError("no such batch")), {"base": 0}, Pauses(waits=True))
     for _ in range(3):
         run.next_report()
     with pytest.raises(ValueError, match="no such batch"):
@@ -82,7 +82,7 @@ def test_between_evaluations_it_says_where_it_stands_without_going_on():
         go.wait(LIMIT)
         return Steps()(config, hooks)
 
-    run = PausingRun(work, {"base": 0}, waits=True, beat=0.01)
+    run = PausingRun(work, {"base": 0}, Pauses(waits=True, beat=0.01))
     reports = [run.next_report()]
     assert came.wait(LIMIT)
     reports += [run.next_report(), run.next_report()]

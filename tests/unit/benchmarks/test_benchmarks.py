@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import time
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,16 +11,9 @@ import torch
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Order
 from raydpzv.wire.messages import Evaluate, Start
-from tests.helpers.programs import Forked, said, script
+from tests.helpers.benchmarks import FOLDER, figures, module
+from tests.helpers.programs import Forked, said
 from tests.helpers.runs import run_prepared
-
-ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "benchmarks"
-
-
-def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module(name)
 
 
 def test_storages_peak_is_the_closed_form(monkeypatch):
@@ -38,38 +28,29 @@ def test_storages_peak_is_the_closed_form(monkeypatch):
 
 
 @pytest.mark.slow
-def test_memory_finishes_and_its_two_opinions_are_the_closed_form(tmp_path):
-    script("memory.py", "--quick", "--json", str(tmp_path / "m.json"))
-    figures = json.loads((tmp_path / "m.json").read_text())
-    assert figures["benchmark"] == "memory"
-    size, layer = figures["parameter_bytes"], figures["largest_layer_share"]
-    closed = {
-        "DPZV": 1 + layer,
-        "DPZV, momentum 0.9": 2 + layer,
-        "first order": 2.0,
-        "first order, momentum 0.9": 3.0,
-    }
-    assert figures["variants"].keys() == closed.keys()
-    for name, factor in closed.items():
-        found = figures["variants"][name]
+def test_memory_finishes_and_its_two_opinions_are_the_closed_form(monkeypatch, tmp_path):
+    variants = module("memory", monkeypatch).VARIANTS
+    two = {name: variants[name] for name in ("DPZV", "first order")}
+    found = figures("memory", monkeypatch, tmp_path, "--quick", VARIANTS=two)
+    assert found["benchmark"] == "memory"
+    size, layer = found["parameter_bytes"], found["largest_layer_share"]
+    for name, factor in (("DPZV", 1 + layer), ("first order", 2.0)):
         # the storages are exact but for activations; a process also has its pages of other things
-        assert found["peak_bytes_second_opinion"] == pytest.approx(factor * size, rel=0.03)
-        assert found["peak_bytes"] == pytest.approx(factor * size, rel=0.1, abs=3e6)
-    assert figures["variants"]["DPZV"]["over_first_order"] < 1
+        assert found["variants"][name]["peak_bytes_second_opinion"] == pytest.approx(factor * size, rel=0.03)
+        assert found["variants"][name]["peak_bytes"] == pytest.approx(factor * size, rel=0.1, abs=3e6)
+    assert found["variants"]["DPZV"]["over_first_order"] < 1
 
 
-@pytest.mark.parametrize("name", ["memory", "replay"])
-def test_a_kernel_benchmark_needs_neither_pydantic_nor_ray(name):
+def test_a_kernel_benchmark_needs_neither_pydantic_nor_ray():
     code = (
         f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n"
-        f"sys.modules |= dict.fromkeys(['pydantic', 'ray', 'pyarrow']); import {name}"
+        f"sys.modules |= dict.fromkeys(['pydantic', 'ray', 'pyarrow']); import memory, replay"
     )
     said(Forked(["-c", code]))
 
 
-def test_replay_finishes_and_its_figures_hang_together(tmp_path):
-    script("replay.py", "--quick", "--json", str(tmp_path / "r.json"))
-    found = json.loads((tmp_path / "r.json").read_text())
+def test_replay_finishes_and_its_figures_agree(monkeypatch, tmp_path):
+    found = figures("replay", monkeypatch, tmp_path, "--quick")
     assert (found["benchmark"], found["size"], found["repeats"]) == ("replay", 1 << 18, 2)
     assert found["baseline_ns"].keys() == {"cpu", "wall"}
     cases = {(f["law"], f["seeds"], f["threads"]): f for f in found["figures"]}
@@ -100,13 +81,12 @@ def test_replay_times_the_seeds_it_says(monkeypatch):
     assert benchmark.nanoseconds(lambda: next(ticks), 600, lambda: None) == 2.0
 
 
-def test_update_overhead_finishes_and_its_figures_hang_together(tmp_path):
-    script("update_overhead.py", "--quick", "--json", str(tmp_path / "u.json"))
-    figures = json.loads((tmp_path / "u.json").read_text())
-    assert figures["benchmark"] == "update_overhead"
-    lines = figures["lines"]
+def test_update_overhead_finishes_and_its_figures_agree(monkeypatch, tmp_path):
+    found = figures("update_overhead", monkeypatch, tmp_path, "--quick", QUICK=40)
+    assert found["benchmark"] == "update_overhead"
+    lines = found["lines"]
     assert [line["line"] for line in lines][-3:] == ["ages", "staleness", "progress"]
-    assert figures["bare_us"] > 0
+    assert found["bare_us"] > 0
     reached = 0.0
     for line in lines:
         reached += line["us_added"]
@@ -129,19 +109,18 @@ def test_update_overheads_lines_record_what_they_say(monkeypatch):
     assert rows["privacy"]["release"]["epsilon_paper"][-1].as_py() > 0
 
 
-@pytest.mark.slow
-def test_throughput_finishes_without_ray(tmp_path):
-    script("vfl_throughput.py", "--quick", "--no-ray", "--works", "0", "--json", str(tmp_path / "t.json"))
-    figures = json.loads((tmp_path / "t.json").read_text())
-    bare, local = figures["figures"]
+def test_throughput_finishes_without_ray(monkeypatch, tmp_path):
+    monkeypatch.setattr(module("watch", monkeypatch), "_BETWEEN", 0.01)
+    found = figures("vfl_throughput", monkeypatch, tmp_path, "--no-ray", "--repeats", "1", WORKS={0: 500})
+    bare, local = found["figures"]
     assert (bare["way"], bare["over_bare"]) == ("bare", 1.0)
     assert (local["way"], local["target"]) == ("LocalExecutor", 0.8)
-    for found in (bare, local):
-        assert found["updates_per_second"] > 1
-        assert 0 < found["cpu_seconds_per_update"]["driver"] < 1
+    for figure in (bare, local):
+        assert figure["updates_per_second"] > 1
+        assert 0 < figure["cpu_seconds_per_update"]["driver"] < 1
     # ids int32 [64] and two float32 [64, 2]; one float32
-    assert figures["bytes_per_message"] == {"up": 64 * (4 + 2 * 2 * 4), "down": 4}
-    assert figures["environment"]["torch_threads"] >= 1
+    assert found["bytes_per_message"] == {"up": 64 * (4 + 2 * 2 * 4), "down": 4}
+    assert found["environment"]["torch_threads"] >= 1
 
 
 def test_the_bare_loop_serves_in_the_runs_order_and_gives_its_bits(monkeypatch):
@@ -236,17 +215,16 @@ def test_the_memory_figure_counts_what_each_method_keeps(monkeypatch):
     assert found["vafl", 0.0]["peak"] > 2 * size > found["dpzv", 0.0]["peak"] > size
 
 
-def test_private_weighting_finishes_and_both_protocols_open_the_same_sum(tmp_path):
-    script("private_weighting.py", "--quick", "--json", str(tmp_path / "p.json"))
-    figures = json.loads((tmp_path / "p.json").read_text())
-    assert figures["benchmark"] == "private_weighting"
-    plain, sampled = figures["figures"]
+def test_private_weighting_finishes_and_both_protocols_open_the_same_sum(monkeypatch, tmp_path):
+    found = figures("private_weighting", monkeypatch, tmp_path, "--quick")
+    assert found["benchmark"] == "private_weighting"
+    plain, sampled = found["figures"]
     assert sampled["case"] == f"{plain['case']}, sampling"
-    for found in (plain, sampled):
-        assert 0 < found["full_exponent"] < found["silo"]
-        assert found["silo_in_full_exponents"] == pytest.approx(found["silo"] / found["full_exponent"])
-        assert found["upload_bytes"] == 128
-        assert found["ratio"] > 0
+    for figure in (plain, sampled):
+        assert 0 < figure["full_exponent"] < figure["silo"]
+        assert figure["silo_in_full_exponents"] == pytest.approx(figure["silo"] / figure["full_exponent"])
+        assert figure["upload_bytes"] == 128
+        assert figure["ratio"] > 0
 
 
 def test_private_weighting_compares_nothing_where_sums_differ(monkeypatch):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from pathlib import Path
 
 import pytest
 
 import scenarios
 from raydpzv.keys import Key
 from raydpzv.search.search_plan import SearchPlan, trials_of
-
-FOLDER = Path(__file__).parents[3] / "benchmarks"
+from tests.helpers.benchmarks import module
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("early_stopping")
+    return module("early_stopping", monkeypatch)
 
 
 def space(bench, value):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 from itertools import islice
 from pathlib import Path
 
@@ -13,16 +11,14 @@ import torch
 from torch import nn
 
 from raydpzv.experiment.local_session import one_thread
-from tests.helpers.programs import script
+from tests.helpers.benchmarks import figures, module
 
-FOLDER = Path(__file__).parents[3] / "benchmarks"
 METHODS = ("dpzv", "vafl", "zoo_vfl", "czofo", "frozen")
 
 
 @pytest.fixture
 def loops(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("small_loops"), importlib.import_module("small_models")
+    return module("small_loops", monkeypatch), module("small_models", monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["NumpyParties", "TorchParties"])
@@ -56,14 +52,12 @@ def test_numpys_gradients_are_autograds(loops) -> None:
     assert of_inputs == pytest.approx(inputs.grad.numpy(), abs=1e-5)
 
 
-@pytest.mark.slow
-def test_the_benchmark_finishes(tmp_path: Path) -> None:
-    path = tmp_path / "s.json"
-    script("small_models.py", "--quick", "--methods", "frozen", "vafl", "--json", str(path))
-    written = json.loads(path.read_text())
-    figures = written["microseconds"]
-    assert figures.keys() == {"frozen", "vafl"}
-    assert all(us > 0 for found in figures.values() for us in found.values())
-    assert len(figures["vafl"]) == 6
+def test_the_benchmark_finishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ("--quick", "--methods", "frozen", "vafl")
+    written = figures("small_models", monkeypatch, tmp_path, *words, COUNTS={True: (8, 16)})
+    found = written["microseconds"]
+    assert found.keys() == {"frozen", "vafl"}
+    assert all(us > 0 for method in found.values() for us in method.values())
+    assert len(found["vafl"]) == 6
     assert {"decomfl", "fedavg"} < written["rounds"].keys()
-    assert all(us > 0 for found in written["rounds"].values() for us in found.values())
+    assert all(us > 0 for method in written["rounds"].values() for us in method.values())

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 import raydpzv
-from raydpzv.compare.accuracy_plots import accuracy_over_updates
-from raydpzv.compare.curves import lines
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.grid import read_grid
-from raydpzv.compare.privacy_table import compared_privacy, privacy_line
 from raydpzv.errors import SpecError
 from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.report.comparison_lines import lines
+from raydpzv.report.comparison_plots import accuracy_over_updates
+from raydpzv.report.comparison_privacy import compared_privacy, privacy_line
 
 FILE = """
 scenario = "digits_dpzv"
@@ -45,11 +45,11 @@ set = ["budget.updates=2", "evaluate.every=2", "users.count=30", "data.train_row
 seeds = [0]
 multiplier = 5.0
 
-[[entrants]]
+[[methods]]
 label = "AVG"
 private = ["method.server_lr=0.5"]
 
-[[entrants]]
+[[methods]]
 label = "FedAvg"
 set = ["method.name=fedavg", "method.cohort=5"]
 """
@@ -105,7 +105,7 @@ scenario = "digits_dpzv"
 set = ["budget.updates=4", "evaluate.every=4"]
 seeds = [0]
 
-[[entrants]]
+[[methods]]
 label = "VAFL, noise N(0, 0.01)"
 scenario = "vafl"
 set = ["privacy.sigma=0.1"]

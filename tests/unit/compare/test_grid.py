@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.file import read_comparison_file, resolved
 from raydpzv.compare.grid import choose, chosen_file, grid_comparison, points, read_grid
 from raydpzv.config import catalog
 from raydpzv.errors import RunError, SpecError
@@ -21,11 +21,11 @@ epsilons = ["none", 1.0]
 "method.lr" = [1e-3, 3e-3, 1e-2]
 "method.smoothing" = [0.1, 0.01]
 
-[[entrants]]
+[[methods]]
 label = "DPZV"
 private_grid = { "privacy.clip" = [1.0, 2.0] }
 
-[[entrants]]
+[[methods]]
 label = "VAFL"
 set = ["method.name=vafl"]
 private = ["privacy.clip=0.1"]
@@ -105,7 +105,7 @@ def test_what_is_chosen_is_a_comparison_on_the_reported_seeds(tmp_path):
     text = chosen_file(file, choose(file, *tables(file, lambda p, s: float("lr=0.003" in p.label))), "x")
     path = tmp_path / "made.toml"
     path.write_text(text)
-    found = resolved(read_entrants(path))
+    found = resolved(read_comparison_file(path))
     assert found.seeds == (0, 1)
     assert not any(line.spec.data.validation_fraction for line in found.lines)
     dpzv = [line.spec for line in found.lines if line.label == "DPZV"]
@@ -175,7 +175,7 @@ def test_a_made_comparison_holds_values_of_its_grid_alone(name):
     path = catalog.comparison(name)
     if path is None:
         return  # made where the files of its data are
-    made = {(e.label, e.epsilons): {*e.set, *e.private} for e in read_entrants(path).entrants}
+    made = {(e.label, e.epsilons): {*e.set, *e.private} for e in read_comparison_file(path).methods}
     offered = {}
     for point in points(file):
         epsilons = ("none" if point.epsilon is None else point.epsilon,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_entrants, resolved
+from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_comparison_file, resolved
 from raydpzv.compare.plan import Comparison, PlannedLine, read_comparison
 from raydpzv.config import catalog
 from raydpzv.config.scenario import VerticalScenario
@@ -14,7 +14,7 @@ FIELD = catalog.COMPARISONS / "digits_field.toml"
 
 
 def comparison(*overrides, **changes):
-    given = {"scenario": "digits_dpzv", "entrants": (MethodEntry(scenario="vafl"),), **changes}
+    given = {"scenario": "digits_dpzv", "methods": (MethodEntry(scenario="vafl"),), **changes}
     return resolved(ComparisonFile(**given), overrides)
 
 
@@ -25,7 +25,7 @@ def lines(found):
 def test_every_method_runs_at_every_epsilon_and_the_controls_are_always_there():
     found = comparison(
         epsilons=("none", 1.0),
-        entrants=(
+        methods=(
             MethodEntry(scenario="digits_dpzv"),
             MethodEntry(scenario="vafl", private=("privacy.clip=0.1",)),
         ),
@@ -35,13 +35,13 @@ def test_every_method_runs_at_every_epsilon_and_the_controls_are_always_there():
         (CONTROLS["frozen"], None), (CONTROLS["central"], None),
     ]  # fmt: skip
     assert [line.control for line in found.lines] == [False] * 4 + [True] * 2
-    alone = comparison(entrants=(MethodEntry(scenario="digits_dpzv"), MethodEntry(scenario="vafl")))
+    alone = comparison(methods=(MethodEntry(scenario="digits_dpzv"), MethodEntry(scenario="vafl")))
     assert lines(alone)[:2] == [("digits_dpzv, without noise", None), ("vafl", None)]
     assert [line.spec.method.name for line in found.lines[-2:]] == ["frozen", "sgd"]
 
 
 def test_lines_share_everything_but_method_and_privacy():
-    found = comparison("budget.updates=77", "data.test_fraction=0.3", epsilons=("none", 2.0), entrants=(
+    found = comparison("budget.updates=77", "data.test_fraction=0.3", epsilons=("none", 2.0), methods=(
         MethodEntry(scenario="digits_dpzv"), MethodEntry(scenario="zoo_vfl", private=("privacy.clip=0.1",)),
     ))  # fmt: skip
     for line in found.lines:
@@ -58,7 +58,7 @@ def test_lines_share_everything_but_method_and_privacy():
 def test_settings_reach_their_method_with_noise_or_without():
     found = comparison(
         epsilons=("none", 1.0),
-        entrants=(
+        methods=(
             MethodEntry(
                 label="x",
                 scenario="vafl",
@@ -74,7 +74,7 @@ def test_settings_reach_their_method_with_noise_or_without():
 
 def test_a_fixed_deviation_is_noise_that_aims_at_no_epsilon():
     noisy = MethodEntry(label="noisy", scenario="vafl", set=("privacy.sigma=0.1",))
-    found = comparison("privacy.noise=seeded", entrants=(MethodEntry(scenario="vafl"), noisy))
+    found = comparison("privacy.noise=seeded", methods=(MethodEntry(scenario="vafl"), noisy))
     assert lines(found)[:2] == [("vafl", None), ("noisy", None)]
     plain, own = (line.spec.privacy for line in found.lines[:2])
     assert (plain.mode, plain.sigma) == ("none", None)
@@ -82,7 +82,7 @@ def test_a_fixed_deviation_is_noise_that_aims_at_no_epsilon():
 
 
 def test_what_is_set_for_all_comes_last_and_controls_take_what_they_have():
-    found = comparison("method.batch=32", "method.lr=0.7", "privacy.noise=seeded", epsilons=("none", 1.0), entrants=(
+    found = comparison("method.batch=32", "method.lr=0.7", "privacy.noise=seeded", epsilons=("none", 1.0), methods=(
         MethodEntry(scenario="vafl", set=("method.lr=0.5",), private=("privacy.clip=0.2",)),
     ))  # fmt: skip
     assert {line.spec.method.batch for line in found.lines} == {32}
@@ -91,14 +91,14 @@ def test_what_is_set_for_all_comes_last_and_controls_take_what_they_have():
 
 
 def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
-    found = comparison("method.batch=16", entrants=(MethodEntry(label="czofo", set=("method.name=czofo",)),))
+    found = comparison("method.batch=16", methods=(MethodEntry(label="czofo", set=("method.name=czofo",)),))
     method = found.lines[0].spec.method
     assert (method.lr, method.batch, method.server_lr) == (0.02, 16, 0.02)  # digits_dpzv's lr is 3e-3
     assert found.lines[0].spec.privacy.clip is None  # digits_dpzv's clips slopes, this one would clip rows
 
 
 def test_a_control_among_the_methods_is_not_there_twice():
-    found = comparison(epsilons=(1.0,), entrants=(MethodEntry(scenario="frozen"),))
+    found = comparison(epsilons=(1.0,), methods=(MethodEntry(scenario="frozen"),))
     assert lines(found) == [("frozen", None), (CONTROLS["central"], None)]
     assert found.lines[0].control
 
@@ -106,7 +106,7 @@ def test_a_control_among_the_methods_is_not_there_twice():
 def test_horizontal_methods_are_compared_without_controls_and_without_epsilon():
     file = {
         "scenario": "digits_decomfl",
-        "entrants": (MethodEntry(), MethodEntry(label="fedavg", set=("method.name=fedavg",))),
+        "methods": (MethodEntry(), MethodEntry(label="fedavg", set=("method.name=fedavg",))),
     }
     assert lines(comparison(**file)) == [("decomfl", None), ("fedavg", None)]
     heavy = file | {"scenario": "mnist_decomfl", "set": ("method.batch=9",)}
@@ -119,7 +119,7 @@ def test_horizontal_methods_are_compared_without_controls_and_without_epsilon():
 
 
 def test_runs_have_a_folder_each_and_begin_with_the_first_seed_of_all():
-    found = comparison(seeds=(5, 2), epsilons=("none", 0.5), entrants=(
+    found = comparison(seeds=(5, 2), epsilons=("none", 0.5), methods=(
         MethodEntry(label="VAFL: <b>gröss</b>", scenario="vafl", private=("privacy.clip=0.1",)),
     ))  # fmt: skip
     runs = list(found.runs())
@@ -129,7 +129,7 @@ def test_runs_have_a_folder_each_and_begin_with_the_first_seed_of_all():
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path):
-    found = resolved(read_entrants(FIELD))
+    found = resolved(read_comparison_file(FIELD))
     (tmp_path / "plan.toml").write_text(found.as_toml())
     assert read_comparison(tmp_path / "plan.toml") == found
     (tmp_path / "plan.toml").write_text(found.as_toml().replace("seeds", "sedes"))
@@ -139,7 +139,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize("name", catalog.comparisons())
 def test_every_comparison_of_the_program_can_be_resolved(name):
-    found = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"))
+    found = resolved(read_comparison_file(catalog.COMPARISONS / f"{name}.toml"))
     assert found.title
     vertical = isinstance(found.lines[0].spec, VerticalScenario)
     assert sum(line.control for line in found.lines) == (2 if vertical else 0)
@@ -157,22 +157,22 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
         ({"seeds": (2**63,)}, (), "seeds: wanted numbers from 0"),
         ({"targets": (90.0,)}, (), "targets: wanted test accuracies between 0 and 1"),
         ({"targets": (0.01, 0.0100000000001)}, (), "targets: wanted different ones"),
-        ({"entrants": (MethodEntry(scenario="vafl", label="a\nb"),)}, (), "a label is a line of text"),
-        ({"entrants": (MethodEntry(scenario="vafl"),) * 2}, (), "vafl is there twice"),
+        ({"methods": (MethodEntry(scenario="vafl", label="a\nb"),)}, (), "a label is a line of text"),
+        ({"methods": (MethodEntry(scenario="vafl"),) * 2}, (), "vafl is there twice"),
         ({"epsilons": (1.0,)}, (), r"privacy.clip: wanted.*\(from vafl at ε=1\)"),
         ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),
         ({}, ("privacy.epsilon=3",), "epsilons say where noise is added"),
         ({}, ("privacy.sigma=3",), "epsilons say where noise is added"),
         (
-            {"epsilons": (1.0,), "entrants": (MethodEntry(scenario="vafl", set=("privacy.sigma=1",)),)},
+            {"epsilons": (1.0,), "methods": (MethodEntry(scenario="vafl", set=("privacy.sigma=1",)),)},
             (),
             r'put privacy.sigma in its `set`, with epsilons = \["none"\]',
         ),
-        ({"entrants": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
-        ({"entrants": (MethodEntry(set=("method.name=vafll",)),)}, (), 'Did you mean "vafl"'),
-        ({"entrants": (MethodEntry(scenario="vaffl"),)}, (), 'Did you mean "vafl"'),
+        ({"methods": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
+        ({"methods": (MethodEntry(set=("method.name=vafll",)),)}, (), 'Did you mean "vafl"'),
+        ({"methods": (MethodEntry(scenario="vaffl"),)}, (), 'Did you mean "vafl"'),
         (
-            {"entrants": (MethodEntry(scenario="vafl", set=("method.lrr=1",)),)},
+            {"methods": (MethodEntry(scenario="vafl", set=("method.lrr=1",)),)},
             (),
             r"lrr: unknown setting \(from vafl\)",
         ),
@@ -193,8 +193,8 @@ def test_lines_that_are_not_comparable_are_refused():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("scenario = 'vafl'\nentrant = []", 'Did you mean "entrants"'),
-        ("scenario = 'vafl'\n[[entrants]]\nlable = 'x'", 'Did you mean "label"'),
+        ("scenario = 'vafl'\nmethod = []", 'Did you mean "methods"'),
+        ("scenario = 'vafl'\n[[methods]]\nlable = 'x'", 'Did you mean "label"'),
         ("seeds = 2", "scenario: wanted"),
         ("scenario = 'vafl'\nseeds = 0", "seeds"),
         ("scenario = ", "not a TOML file"),
@@ -204,14 +204,26 @@ def test_a_comparison_file_with_a_fault_is_refused_in_one_line(tmp_path, text, m
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(SpecError, match=message) as caught:
-        read_entrants(path)
+        read_comparison_file(path)
     assert "\n" not in str(caught.value)
+
+
+def test_the_old_name_of_the_methods_is_read_with_a_note(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('scenario = "vafl"\n[[entrants]]\nlabel = "a"\n')
+    old = resolved(read_comparison_file(path))
+    assert old.note == "mine.toml: [[entrants]] is the old name of [[methods]]"
+    path.write_text(path.read_text().replace("entrants", "methods"))
+    assert resolved(read_comparison_file(path)).lines == old.lines
+    path.write_text(path.read_text() + '[[entrants]]\nlabel = "b"\n')
+    with pytest.raises(SpecError, match="entrants: unknown setting"):
+        read_comparison_file(path)
 
 
 def test_what_a_file_sets_for_all_reaches_every_method_before_its_own():
     found = comparison(
         set=("method.batch=32", "method.lr=0.5", "budget.updates=9"),
-        entrants=(
+        methods=(
             MethodEntry(label="a", scenario="vafl"),
             MethodEntry(label="b", scenario="vafl", set=("method.lr=0.25",)),
             MethodEntry(label="c"),
@@ -225,7 +237,7 @@ def test_what_a_file_sets_for_all_reaches_every_method_before_its_own():
 
 
 def test_values_of_epsilon_on_the_command_line_bind_methods_with_their_own():
-    file = read_entrants(FIELD).model_copy(update={"epsilons": ("none", 1.0)})
+    file = read_comparison_file(FIELD).model_copy(update={"epsilons": ("none", 1.0)})
     found = resolved(file)
     assert {line.epsilon for line in found.lines} == {None, 1.0}
     assert ("VAFL, gradient noise (sampled)", 1.0) in lines(found)
@@ -238,22 +250,22 @@ def test_a_clip_for_all_leaves_lines_without_noise_unclipped():
 
 def test_vertical_and_horizontal_methods_are_not_compared():
     with pytest.raises(SpecError, match="fedavg: fedavg and dpzv are not of one kind"):
-        comparison(entrants=(MethodEntry(label="fedavg", set=("method.name=fedavg",)),))
+        comparison(methods=(MethodEntry(label="fedavg", set=("method.name=fedavg",)),))
     with pytest.raises(SpecError, match="digits_dpzv: dpzv and decomfl are not of one kind"):
-        comparison(scenario="digits_decomfl", entrants=(MethodEntry(scenario="digits_dpzv"),))
+        comparison(scenario="digits_decomfl", methods=(MethodEntry(scenario="digits_dpzv"),))
 
 
 def test_heads_that_learn_differently_are_refused_unless_it_is_said():
-    entrants = (
+    entries = (
         MethodEntry(scenario="digits_dpzv"),
         MethodEntry(scenario="vafl", set=("method.server_lr=0.2",)),
     )
     with pytest.raises(SpecError, match=r"the head of vafl learns otherwise \(server=sgd, server_lr=0.2"):
-        comparison(entrants=entrants)
+        comparison(methods=entries)
     zeroth = (MethodEntry(scenario="digits_dpzv", set=("method.server=zo",)),)
     with pytest.raises(SpecError, match="server=zo"):
-        comparison(entrants=zeroth)
-    found = comparison(entrants=entrants, heads="each its own, tuned")
+        comparison(methods=zeroth)
+    found = comparison(methods=entries, heads="each its own, tuned")
     assert found.heads == "each its own, tuned"
 
 
@@ -264,7 +276,7 @@ def test_a_control_has_the_methods_head():
 
 
 def test_what_a_method_takes_over_for_all_lines_stays_in_the_plan(tmp_path):
-    file = ComparisonFile(scenario="digits_decomfl", entrants=(MethodEntry(),))
+    file = ComparisonFile(scenario="digits_decomfl", methods=(MethodEntry(),))
     own, other = resolved(file), resolved(file, ["method.name=fedavg"])
     (tmp_path / "plan.toml").write_text(other.as_toml())
     assert [line.spec.note for line in own.lines] == [""]
@@ -276,5 +288,5 @@ def test_what_a_method_takes_over_for_all_lines_stays_in_the_plan(tmp_path):
 
 def test_a_head_that_nobody_trains_goes_beside_any_other():
     untrained = MethodEntry(scenario="digits_dpzv", set=("method.server=frozen",))
-    (line,) = (line for line in comparison(entrants=(untrained,)).lines if not line.control)
+    (line,) = (line for line in comparison(methods=(untrained,)).lines if not line.control)
     assert line.spec.method.server == "frozen"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydpzv.compare import printed
-from raydpzv.compare.file import read_entrants
+from raydpzv.compare.file import read_comparison_file
 from raydpzv.config import catalog
 from raydpzv.config.papers import Paper, papers
 from raydpzv.errors import SpecError
@@ -16,7 +16,9 @@ HERE = {"key": "method.server_lr", "where": "Table 2"}
 def lines(*settings, change=lambda file: file, monkeypatch=None):
     paper = Paper(title="A paper", scenarios=("mnist_dpzv",), settings=settings)
     if monkeypatch:
-        monkeypatch.setattr(printed, "_file", lambda name: change(read_entrants(catalog.comparison(name))))
+        monkeypatch.setattr(
+            printed, "_file", lambda name: change(read_comparison_file(catalog.comparison(name)))
+        )
     return printed.comparison_lines(paper)
 
 
@@ -40,11 +42,11 @@ def test_every_printed_setting_of_comparisons_is_the_papers():
 @pytest.mark.parametrize("head", ["DPZV, zeroth-order head", "ZOO-VFL, embedding noise"])
 def test_a_doubled_step_of_a_head_is_refused(monkeypatch, head):
     def doubled(file):
-        entrants = tuple(
+        entries = tuple(
             e.model_copy(update={"set": (*e.set, "method.server_lr=0.01")}) if e.label == head else e
-            for e in file.entrants
+            for e in file.methods
         )
-        return file.model_copy(update={"entrants": entrants})
+        return file.model_copy(update={"methods": entries})
 
     rules = (HERE | {"value": 5e-3}, HERE | {"value": 5e-3, "methods": ("zoo_vfl",)})
     assert lines(*rules)
@@ -59,17 +61,17 @@ def test_the_printed_form_of_a_step_that_is_doubled_here_is_refused(monkeypatch)
     assert lines(rule)
 
     def printed_form(file):
-        entrants = tuple(e.model_copy(update={"set": (*e.set, "method.lr=5e-4")}) for e in file.entrants)
-        return file.model_copy(update={"entrants": entrants})
+        entries = tuple(e.model_copy(update={"set": (*e.set, "method.lr=5e-4")}) for e in file.methods)
+        return file.model_copy(update={"methods": entries})
 
     with pytest.raises(SpecError, match=r"method.lr of .* is `0.0005`"):
         lines(rule, change=printed_form, monkeypatch=monkeypatch)
 
 
 def test_an_entry_that_no_entrant_has_is_refused():
-    with pytest.raises(SpecError, match=r"no entrant of any comparison has method.server_lr = `0.7`"):
+    with pytest.raises(SpecError, match=r"no method of any comparison has method.server_lr = `0.7`"):
         lines(HERE | {"value": 5e-3}, HERE | {"value": 0.7, "methods": ("sgd",)})
-    with pytest.raises(SpecError, match=r"no entrant of mnist_field has privacy.clip = `50.0`"):
+    with pytest.raises(SpecError, match=r"no method of mnist_field has privacy.clip = `50.0`"):
         lines(
             {"key": "privacy.clip", "value": 10.0, "where": "Table 3", "why": "halved"},
             {

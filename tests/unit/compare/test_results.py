@@ -12,15 +12,16 @@ from raydpzv.compare.file import MethodEntry
 from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, run_planned
-from raydpzv.compare.table import table
 from raydpzv.errors import SpecError
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.report.comparison_table import table
 from tests.helpers.small_comparisons import small_comparison
 
-ENTRANTS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
+METHODS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
 
 
 def comparison(*overrides, **changes):
-    return small_comparison(*overrides, **{"entrants": ENTRANTS, "seeds": (0,), **changes})
+    return small_comparison(*overrides, **{"methods": METHODS, "seeds": (0,), **changes})
 
 
 def make(plan, root, todo=None):
@@ -119,7 +120,7 @@ def test_what_begins_again_is_set_aside_and_said(tmp_path):
     stop.set()
     folder = tmp_path / RUNS_FOLDER / planned.folder
     make(plan, tmp_path, todo=[])
-    run_planned(planned, folder, stop=stop)
+    run_planned(planned, folder, RunOptions(stop=stop))
     assert make(plan, tmp_path)[planned.folder] == ""
     is_query = folder.with_name(f"{folder.name}.set-aside-1")
     assert (is_query / "scenario.toml").is_file()
@@ -157,7 +158,7 @@ def test_a_run_that_was_stopped_shows_no_curve_and_claims_nothing(tmp_path):
             stop.set()
 
     folder = tmp_path / RUNS_FOLDER / planned.folder
-    assert run_planned(planned, folder, stop=stop, evaluated=halfway) == "stopped before its end"
+    assert run_planned(planned, folder, RunOptions(stop=stop, evaluated=halfway)) == "stopped before its end"
     found = collect(plan, tmp_path)
     row = next(r for r in found.runs.to_pylist() if r["run"] == planned.folder)
     assert (row["outcome"], row["status"]) == ("not run", "stopped")

@@ -10,11 +10,11 @@ import pytest
 
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 from raydpzv.compare.folder import begun, left
-from raydpzv.compare.page import write_comparison
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import one_by_one
-from raydpzv.compare.table import CURVES, RUNS, table
-from raydpzv.compare.text_tables import warning_lines
+from raydpzv.report.comparison_page import About, write_comparison
+from raydpzv.report.comparison_table import CURVES, RUNS, table
+from raydpzv.report.comparison_text import warning_lines
 
 NO_CURVES = CURVES.empty_table()
 
@@ -62,7 +62,7 @@ def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
         seeds=(0, 1),
         targets=(0.5,),
         heads="the method's is slow, so that the control is above it",
-        entrants=(
+        methods=(
             MethodEntry(label="still", scenario="vafl", set=("method.lr=1e-9", "method.server_lr=1e-3")),
         ),
     )
@@ -87,5 +87,5 @@ def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
     lines = {row["label"]: row for row in table(found.runs, found.curves, (0.5,)).to_pylist()}
     assert lines["still"]["warnings"].startswith(said.removeprefix("warning: still: "))
     assert lines["still"]["failures"] == 1
-    page = write_comparison(tmp_path / "page", "t", "p", found.runs, found.curves, found.claims, (0.5,))
+    page = write_comparison(tmp_path / "page", found, About("t", "p", (0.5,)))
     assert said in page.read_text(encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from functools import partial
 
 import pyarrow.compute as pc
 import pytest
@@ -16,7 +15,7 @@ from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_ready, finished, one_by_one, run_planned
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.records.callbacks import StatusCallback
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.small_comparisons import small_comparison
 
@@ -108,9 +107,7 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_rows(made, tmp
     assert str(one.runs.select(timeless).to_pylist()) == str(other.runs.select(timeless).to_pylist())
 
 
-def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path, monkeypatch):
-    each = partial(StatusCallback, interval=0.0)  # told after every update
-    monkeypatch.setattr("raydpzv.compare.run_comparison.StatusCallback", each)
+def test_a_run_stopped_in_its_midst_is_resumed(tmp_path):
     planned = next(p for p in small_comparison().runs() if p.line.label == "DPZV" and p.line.epsilon)
     stop, folder = threading.Event(), tmp_path / "run"
 
@@ -118,7 +115,7 @@ def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path, monkeypatch):
         if status.updates >= 30:
             stop.set()
 
-    assert run_planned(planned, folder, halfway, stop) == "stopped before its end"
+    assert run_planned(planned, folder, RunOptions(progress=halfway, stop=stop)) == "stopped before its end"
     assert not finished(planned, folder)
     releases = scenarios.run(planned.spec).rows("release")
     assert run_planned(planned, folder) == ""
@@ -127,13 +124,13 @@ def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path, monkeypatch):
 
 
 def test_a_run_that_cannot_be_continued_begins_again(tmp_path):
-    unkept = small_comparison("privacy.noise=system", entrants=(
+    unkept = small_comparison("privacy.noise=system", methods=(
         MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),
     ))  # fmt: skip
     planned = next(p for p in unkept.runs() if p.line.epsilon)
     stop, folder = threading.Event(), tmp_path / "run"
     stop.set()
-    run_planned(planned, folder, stop=stop)
+    run_planned(planned, folder, RunOptions(stop=stop))
     assert not finished(planned, folder)
     assert run_planned(planned, folder) == ""
     assert finished(planned, folder)
@@ -141,7 +138,7 @@ def test_a_run_that_cannot_be_continued_begins_again(tmp_path):
 
 def test_divergence_is_a_result_that_stays_and_any_other_failure_is_tried_again(tmp_path):
     comparison = small_comparison(
-        seeds=(0,), epsilons=("none",), entrants=(MethodEntry(label="wild", scenario="vafl", set=("method.lr=1e9",)),)
+        seeds=(0,), epsilons=("none",), methods=(MethodEntry(label="wild", scenario="vafl", set=("method.lr=1e9",)),)
     )  # fmt: skip
     root = tmp_path / "wild"
     reasons = make(comparison, root)
@@ -203,7 +200,7 @@ def test_a_proved_mode_stays_proved_at_every_epsilon_and_all_rows_are_what_was_p
         set=("budget.updates=4", "evaluate.every=4", "privacy.relation=add_remove"),
         seeds=1,
         epsilons=(3.0,),
-        entrants=(entry,),
+        methods=(entry,),
         heads="a sum has none that learns",
     )
     comparison = resolved(file)
@@ -217,4 +214,4 @@ def test_a_proved_mode_stays_proved_at_every_epsilon_and_all_rows_are_what_was_p
     assert replaced["relation"] == "replace"
     assert replaced["claimed"] > claim["claimed"]
     with pytest.raises(SpecError, match=r'"sound" is for method\.name = "dpzv"'):
-        resolved(file.model_copy(update={"entrants": (MethodEntry(set=("method.name=vafl",)),)}))
+        resolved(file.model_copy(update={"methods": (MethodEntry(set=("method.name=vafl",)),)}))

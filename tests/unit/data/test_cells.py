@@ -7,11 +7,12 @@ import pytest
 
 from raydpzv.data.cells import read_cells
 from raydpzv.errors import DataError
+from tests.helpers.loading import request
 
 
 def cells(path, text, columns=("a", "b"), **options):
     (path / "t.csv").write_text(text)
-    return read_cells('data set "t"', path, "t.csv", "the moon", columns, **options)
+    return read_cells(request("creditcard", path), "t.csv", columns, **options)
 
 
 def test_numbers_and_codes_with_gaps_and_blanks(tmp_path):
@@ -31,18 +32,16 @@ def test_numbers_and_codes_with_gaps_and_blanks(tmp_path):
     ],
 )
 def test_what_is_no_number_is_named_by_line_and_column(tmp_path, text, said):
-    with pytest.raises(
-        DataError, match=rf't\.csv", line 3, column "b": wanted .*number, got {said}.*the moon'
-    ):
+    with pytest.raises(DataError, match=rf't\.csv", line 3, column "b": wanted .*number, got {said}.*Kaggle'):
         cells(tmp_path, text).numbers(("a", "b"))
 
 
 def test_a_code_that_is_none_other_columns_torn_lines_and_no_file(tmp_path):
     with pytest.raises(DataError, match='line 2, column "b": wanted one of 0, 1, got "2"'):
         cells(tmp_path, "a,b\n1,2\n").codes("b", {"0": 0, "1": 1})
-    with pytest.raises(DataError, match=r"no column b; its columns: a, c: .*the moon"):
+    with pytest.raises(DataError, match=r"no column b; its columns: a, c: .*Kaggle"):
         cells(tmp_path, "a,c\n1,2\n")
-    with pytest.raises(DataError, match=r"cannot be read: .*the moon"):
+    with pytest.raises(DataError, match=r"cannot be read: .*Kaggle"):
         cells(tmp_path, "a,b\n1,2\n1,2,3\n")
-    with pytest.raises(DataError, match=r'data set "t" wants u\.csv .*from the moon'):
-        read_cells('data set "t"', tmp_path, "u.csv", "the moon", ("a",))
+    with pytest.raises(DataError, match=r'data set "creditcard" wants u\.csv .*from Kaggle'):
+        read_cells(request("creditcard", tmp_path), "u.csv", ("a",))

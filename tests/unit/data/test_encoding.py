@@ -10,10 +10,10 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from raydpzv.data.encoding import encoded
-from raydpzv.data.sources import load
 from raydpzv.data.table import Split, with_validation
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
+from tests.helpers.loading import get
 
 ROWS = 60
 CITY = [("Rom", "Oslo", "", "Paris", "10")[i % 5] for i in range(ROWS - 1)] + ["Kiel"]
@@ -24,10 +24,8 @@ AGE = ["" if i % 7 == 3 else str(i * i % 31) for i in range(ROWS)]
 def split(tmp_path):
     lines = ["age,city,old,label", *(f"{AGE[i]},{CITY[i]},{i},{i % 2}" for i in range(ROWS))]
     (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
-    found = load(
-        *("csv",), file=tmp_path / "own.csv", target="label", categories=("city",), missing="mean",
-        test_fraction=0.3, key=Key(4),
-    )  # fmt: skip
+    own = {"file": tmp_path / "own.csv", "target": "label", "categories": ("city",), "missing": "mean"}
+    found = get("csv", test_fraction=0.3, key=Key(4), **own)
     return with_validation(found, 0.2, Key(5))
 
 
@@ -70,5 +68,5 @@ def test_a_column_without_a_value_in_training_rows_is_refused(split):
 
 
 def test_a_table_of_numbers_stays_as_it_is():
-    split = load("wine", test_fraction=0.3, key=Key(1))
+    split = get("wine")
     assert encoded(split) is split

@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import dataclasses
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.linear_model import LogisticRegression
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable, synthetic_clients
 from raydpzv.data.horizontal import EvenParts
+from raydpzv.data.table import Table
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.prepare import prepare
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.registry import DATA_SOURCES
+from tests.helpers.loading import refusal, request
 
 KEY = Key(3)
 SMALL = ("data.rows=1230", "data.test_fraction=0.1", "split.clients=100")
@@ -27,7 +32,7 @@ def spec_of(*overrides: str) -> AnyScenario:
 
 def made(*overrides: str, key: Key = KEY) -> GeneratedSplit:
     spec = spec_of(*overrides)
-    return synthetic_clients("rows", spec.data, spec.split, key)
+    return synthetic_clients(spec.data, spec.split, key)
 
 
 def all_rows(table: GeneratedTable) -> tuple[np.ndarray, np.ndarray]:
@@ -193,3 +198,97 @@ def test_ten_million_clients_cost_a_few_bytes_each() -> None:
     assert last.client > 10**6
     x, y = prepared.split.train.of_client(9_999_999)
     assert (x.shape, y.shape) == ((9, 16), (9,))
+
+
+def whole(source: str, **settings: Any) -> Table:
+    """All rows of generated data, before any is held out."""
+    asked = request(source, **settings)
+    return DATA_SOURCES[source].read(asked)
+
+
+def test_synthetic_has_the_size_asked_for_and_follows_its_key() -> None:
+    sizes = {"rows": 301, "columns": 5, "classes": 4}
+    table = whole("synthetic", **sizes)
+    assert table.x.shape == (301, 5)
+    assert np.ptp(np.bincount(table.y)) <= 1
+    np.testing.assert_array_equal(table.x, whole("synthetic", **sizes).x)
+    assert not np.array_equal(table.x, whole("synthetic", key=Key(4), **sizes).x)
+
+
+def test_synthetic_classes_are_gaussians_of_unit_covariance_about_their_centres() -> None:
+    table = whole("synthetic", rows=8000, columns=3, classes=2)
+    points = [table.x[table.y == c] for c in range(2)]
+    for cloud in points:
+        np.testing.assert_allclose(np.cov(cloud.T), np.eye(3), atol=0.12)
+    assert np.linalg.norm(points[0].mean(axis=0) - points[1].mean(axis=0)) > 1
+
+
+@pytest.mark.parametrize(
+    "source", ["synthetic", "synthetic_survival", "synthetic_series", "synthetic_reviews"]
+)
+def test_generated_data_refuse_fewer_rows_than_twice_the_classes(source: str) -> None:
+    with refusal(SpecError, "synthetic data with 5 rows", "choose at least 6 rows"):
+        whole(source, rows=5, classes=3)
+
+
+def test_survival_times_are_censored_at_the_stated_rate():
+    """P(T <= C) = E[h / (h + 1/2)] with h = e^η, η ~ N(0, 1.5²), by Gauss-Hermite quadrature; so is the mean time."""
+    rows = 40_000
+    table = whole("synthetic_survival", rows=rows, columns=3, key=Key(5) / "data")
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    hazards, weights = np.exp(1.5 * nodes), weights / weights.sum()
+
+    def happens(censoring):
+        return weights @ (hazards / (hazards + censoring))
+
+    deviation = 0.5 / np.sqrt(rows)
+    assert abs(np.mean(table.y) - happens(0.5)) < 4 * deviation
+    assert abs(np.mean(table.y) - happens(1.0)) > 20 * deviation, "control"
+    assert table.times is not None
+    assert np.mean(table.times) == pytest.approx(weights @ (1 / (hazards + 0.5)), rel=0.05)
+
+
+def test_the_generated_series_has_its_class_in_the_course_of_time_alone():
+    sizes = {"rows": 600, "columns": 4, "classes": 2, "steps": 24}
+    table = whole("synthetic_series", key=Key(1), **sizes)
+    assert table.x.shape == (600, 24, 4)
+    assert np.array_equal(table.x, whole("synthetic_series", key=Key(1), **sizes).x)
+    assert not np.array_equal(table.x, whole("synthetic_series", key=Key(2), **sizes).x)
+    flat = table.x.reshape(600, -1)
+    linear = LogisticRegression(max_iter=500).fit(flat[:400], table.y[:400]).score(flat[400:], table.y[400:])
+    power = np.abs(np.fft.rfft(table.x, axis=1)).mean(2)
+    spectral = LogisticRegression(max_iter=500).fit(power[:400], table.y[:400])
+    assert linear < 0.65
+    assert spectral.score(power[400:], table.y[400:]) > 0.95
+
+
+def counts(table: Table, vocabulary: int) -> np.ndarray:
+    return np.stack([np.bincount(row, minlength=vocabulary)[1:] for row in table.x.astype(np.int64)])
+
+
+def test_generated_reviews_are_learned_by_a_bag_of_words_and_say_nothing_without_their_words() -> None:
+    sizes = {"rows": 1200, "classes": 2, "tokens": 24, "vocabulary": 200}
+    table = whole("synthetic_reviews", key=Key(1), **sizes)
+    assert table.x.shape == (1200, 24)
+    assert np.array_equal(table.x, whole("synthetic_reviews", key=Key(1), **sizes).x)
+    assert not np.array_equal(table.x, whole("synthetic_reviews", key=Key(2), **sizes).x)
+    bag = counts(table, 200)
+    telling, rest = bag[:, :16], bag[:, 16:]
+    scores = [
+        LogisticRegression(C=0.3, max_iter=500).fit(x[:800], table.y[:800]).score(x[800:], table.y[800:])
+        for x in (bag, telling, rest)
+    ]
+    assert scores[0] > 0.85
+    assert scores[1] > 0.9
+    assert scores[2] < 0.58
+
+
+def test_generated_reviews_are_padded_at_their_end() -> None:
+    table = whole("synthetic_reviews", rows=500, classes=3, tokens=10, vocabulary=99)
+    lengths = (table.x != 0).sum(1)
+    assert set(lengths.tolist()) == {5, 6, 7, 8, 9, 10}
+    assert all((row[:n] != 0).all() for row, n in zip(table.x, lengths, strict=True))
+    assert table.x.max() == 98
+    assert np.bincount(table.y).tolist() == [167, 167, 166]
+    with pytest.raises(SpecError, match=r"vocabulary is 25: generated reviews of 3 classes want at least 26"):
+        whole("synthetic_reviews", rows=500, classes=3, tokens=10, vocabulary=25)

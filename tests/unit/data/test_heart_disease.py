@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
-from raydpzv.data.sources import load
 from raydpzv.errors import DataError
-from raydpzv.keys import Key
 from tests.helpers.dataset_files import (
     HEART_FILES,
     HEART_ROWS,
@@ -16,10 +14,7 @@ from tests.helpers.dataset_files import (
     write_heart_disease,
     write_heart_disease_csv,
 )
-
-
-def get(folder):
-    return load("heart_disease", folder, test_fraction=0.5, key=Key(3))
+from tests.helpers.loading import get
 
 
 def hospital(records):
@@ -32,7 +27,7 @@ def hospital(records):
 
 @pytest.mark.parametrize("write", [write_heart_disease, write_heart_disease_csv])
 def test_each_hospital_is_divided_and_scaled_by_itself(tmp_path, write):
-    split = get(write(tmp_path))
+    split = get("heart_disease", write(tmp_path))
     assert split.train.shape == (13,)
     for silo, records in enumerate(heart_records()):
         x, y = hospital(records)
@@ -53,13 +48,13 @@ def test_files_that_are_missing_or_hold_something_else(tmp_path):
     good = file.read_text()
     file.write_text(good.replace("\n", ",1.0\n"))
     with pytest.raises(DataError, match=r"hungarian\.data.*cannot be read.*archive\.ics\.uci\.edu"):
-        get(tmp_path)
+        get("heart_disease", tmp_path)
     lines = good.split("\n")
     file.write_text(
         "\n".join([*lines[:2], "9" + lines[2].replace(",", ",7.0,", 1).rsplit(",", 1)[0], *lines[3:]])
     )
     with pytest.raises(DataError, match=r'hungarian\.data", line 3, column "sex": wanted one of'):
-        get(tmp_path)
+        get("heart_disease", tmp_path)
     file.unlink()
     with pytest.raises(DataError, match=r"wants processed\.hungarian\.data in .*archive\.ics\.uci\.edu"):
-        get(tmp_path)
+        get("heart_disease", tmp_path)

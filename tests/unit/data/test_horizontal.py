@@ -9,6 +9,8 @@ from scipy import stats
 from raydpzv.data.horizontal import Parts, split_rows
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
+from raydpzv.settings.sections_horizontal import HorizontalSplitSection
+from tests.helpers.loading import refusal
 
 SHARES = np.array([0.1, 0.2, 0.3, 0.4])
 SMALL = np.repeat([0, 1, 2], [40, 30, 30])
@@ -16,6 +18,10 @@ SMALL = np.repeat([0, 1, 2], [40, 30, 30])
 
 def labels_of(rows: int) -> np.ndarray:
     return Key(5).generator().permutation(np.repeat(np.arange(4), (SHARES * rows).astype(int)))
+
+
+def shared(labels: np.ndarray, clients: int, how: str = "dirichlet", *, key: Key, **options) -> Parts:
+    return split_rows(labels, HorizontalSplitSection(clients=clients, how=how, **options), key)
 
 
 def counts_of(parts: Parts, labels: np.ndarray) -> np.ndarray:
@@ -48,7 +54,7 @@ def test_every_row_has_one_owner_and_every_client_its_rows(
     rows = clients * least + more
     labels = 7 * Key(seed).generator().integers(0, classes, rows)  # numbers of classes may have gaps
     how, sizes = way
-    parts = split_rows(
+    parts = shared(
         labels, clients, how, alpha=10**exponent, sizes=sizes, least=least, key=Key(seed) / "split"
     )
     assert is_a_partition(parts, rows)
@@ -60,7 +66,7 @@ def test_every_row_has_one_owner_and_every_client_its_rows(
 @pytest.mark.parametrize(("how", "sizes"), WAYS)
 def test_the_split_depends_on_the_key_alone(how: str, sizes: str) -> None:
     def ids(key: Key) -> np.ndarray:
-        return split_rows(SMALL, 5, how, alpha=0.5, sizes=sizes, key=key).ids
+        return shared(SMALL, 5, how, alpha=0.5, sizes=sizes, key=key).ids
 
     assert np.array_equal(ids(Key(1) / "a"), ids(Key(1) / "a"))
     assert not np.array_equal(ids(Key(1) / "a"), ids(Key(1) / "b"))
@@ -71,7 +77,7 @@ def test_iid_clients_have_the_labels_of_a_random_deal_and_dirichlet_ones_do_not(
 
     def p_value(how: str, alpha: float = 1.0) -> float:
         return stats.chi2_contingency(
-            counts_of(split_rows(labels, 50, how, alpha=alpha, key=Key(2)), labels)
+            counts_of(shared(labels, 50, how, alpha=alpha, key=Key(2)), labels)
         ).pvalue
 
     assert 0.001 < p_value("iid") < 0.999, "neither unlike nor more alike than chance makes them"
@@ -81,14 +87,14 @@ def test_iid_clients_have_the_labels_of_a_random_deal_and_dirichlet_ones_do_not(
 
 @pytest.mark.parametrize(("how", "sizes"), WAYS)
 def test_which_rows_of_a_class_a_client_gets_does_not_follow_their_order(how: str, sizes: str) -> None:
-    parts = split_rows(np.zeros(20_000, int), 20, how, alpha=1e6, sizes=sizes, key=Key(3))
+    parts = shared(np.zeros(20_000, int), 20, how, alpha=1e6, sizes=sizes, key=Key(3))
     first = np.array([(parts.rows(i) < 10_000).sum() for i in range(20)])
     assert stats.chi2_contingency([first, parts.sizes - first]).pvalue > 0.001
     assert first.std() > 5, "and not dealt out in turns"
 
 
 def test_which_rows_a_large_client_gives_away_does_not_follow_their_order() -> None:
-    parts = split_rows(np.zeros(1000, int), 2, "dirichlet", alpha=1e-6, sizes="drawn", least=400, key=Key(3))
+    parts = shared(np.zeros(1000, int), 2, "dirichlet", alpha=1e-6, sizes="drawn", least=400, key=Key(3))
     poor = int(np.argmin(parts.sizes))
     assert parts.sizes[poor] == 400
     assert abs(parts.rows(poor).mean() - 500) < 4 * 289 / 20
@@ -104,7 +110,7 @@ def has_the_moments(counts: np.ndarray, alpha: float) -> bool:
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 5.0])
 def test_equal_sizes_have_the_moments_of_dirichlet(alpha: float) -> None:
     labels = labels_of(200_000)
-    counts = counts_of(split_rows(labels, 4000, "dirichlet", alpha=alpha, key=Key(4)), labels)
+    counts = counts_of(shared(labels, 4000, "dirichlet", alpha=alpha, key=Key(4)), labels)
     np.testing.assert_allclose(counts.mean(0) / 50, SHARES, rtol=1e-12)
     assert has_the_moments(counts, alpha)
     assert not has_the_moments(counts, 1.5 * alpha)
@@ -113,7 +119,7 @@ def test_equal_sizes_have_the_moments_of_dirichlet(alpha: float) -> None:
 
 def test_equal_sizes_have_beta_marginals() -> None:
     labels = labels_of(1_000_000)
-    shares = counts_of(split_rows(labels, 1000, "dirichlet", alpha=2.0, key=Key(5)), labels) / 1000
+    shares = counts_of(shared(labels, 1000, "dirichlet", alpha=2.0, key=Key(5)), labels) / 1000
 
     def fits(alpha: float) -> bool:
         laws = [stats.beta(alpha * p, alpha * (1 - p)) for p in SHARES]
@@ -126,7 +132,7 @@ def test_equal_sizes_have_beta_marginals() -> None:
 def test_drawn_sizes_share_every_class_by_dirichlet() -> None:
     classes, clients = 400, 8
     labels = np.repeat(np.arange(classes), 500)
-    parts = split_rows(labels, clients, "dirichlet", alpha=0.7, sizes="drawn", key=Key(6))
+    parts = shared(labels, clients, "dirichlet", alpha=0.7, sizes="drawn", key=Key(6))
     shares = np.array([np.bincount(labels[parts.rows(i)], minlength=classes) for i in range(clients)]) / 500
 
     def fits(alpha: float) -> bool:
@@ -141,7 +147,7 @@ def test_drawn_sizes_share_every_class_by_dirichlet() -> None:
 
 
 def test_a_class_that_runs_out_is_replaced_by_what_is_left() -> None:
-    parts = split_rows(SMALL, 4, "dirichlet", alpha=1e-6, key=Key(7))
+    parts = shared(SMALL, 4, "dirichlet", alpha=1e-6, key=Key(7))
     counts = counts_of(parts, SMALL)
     assert parts.sizes.tolist() == [25] * 4
     assert counts.sum(0).tolist() == [40, 30, 30, 0]
@@ -150,8 +156,7 @@ def test_a_class_that_runs_out_is_replaced_by_what_is_left() -> None:
 
 def test_small_clients_are_topped_up_from_the_largest_alone() -> None:
     few, many = (
-        split_rows(SMALL, 10, "dirichlet", alpha=0.1, sizes="drawn", least=least, key=Key(8))
-        for least in (1, 4)
+        shared(SMALL, 10, "dirichlet", alpha=0.1, sizes="drawn", least=least, key=Key(8)) for least in (1, 4)
     )
     assert few.sizes.min() < 4, "the case has clients to top up"
     assert many.sizes.tolist() == taken_one_by_one(few.sizes.tolist(), 4)
@@ -162,7 +167,7 @@ def test_small_clients_are_topped_up_from_the_largest_alone() -> None:
 
 def test_a_topped_up_client_gets_rows_of_several_owners() -> None:
     labels = np.repeat(np.arange(10), 100)
-    parts = split_rows(labels, 30, "dirichlet", alpha=1e-6, sizes="drawn", least=20, key=Key(9))
+    parts = shared(labels, 30, "dirichlet", alpha=1e-6, sizes="drawn", least=20, key=Key(9))
     poor = [i for i in range(30) if parts.sizes[i] == 20]
     assert len(poor) >= 20, "ten classes, one owner each"
     assert all(len(np.unique(labels[parts.rows(i)])) > 2 for i in poor)
@@ -179,7 +184,7 @@ def taken_one_by_one(sizes: list[int], least: int) -> list[int]:
 
 
 def test_memory_is_four_bytes_a_row_and_a_client() -> None:
-    parts = split_rows(SMALL, 7, "iid", key=Key(0))
+    parts = shared(SMALL, 7, "iid", key=Key(0))
     assert parts.nbytes == 4 * 100 + 4 * 8
     assert parts.sizes.dtype == np.int64
     assert not parts.rows(3).flags.writeable
@@ -189,26 +194,18 @@ def test_memory_is_four_bytes_a_row_and_a_client() -> None:
 @pytest.mark.parametrize("client", [-1, 7])
 def test_a_client_that_does_not_exist_is_refused(client: int) -> None:
     with pytest.raises(InputError, match=f"no client {client}: choose one of 0..6"):
-        split_rows(SMALL, 7, "iid", key=Key(0)).rows(client)
+        shared(SMALL, 7, "iid", key=Key(0)).rows(client)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("options", "message"),
     [
-        ({"how": "dirichelt"}, 'split.how: unknown split "dirichelt". Did you mean "dirichlet"'),
-        ({"sizes": "equl"}, 'sizes "equl" is unknown. Did you mean "equal"'),
-        ({"alpha": 0.0}, "alpha is 0.0"),
-        ({"alpha": float("nan")}, "alpha is nan"),
-        ({"alpha": float("inf")}, "alpha is inf"),
+        ({"alpha": 1e-7}, "alpha is 1e-07"),
+        ({"alpha": 1e7}, "alpha is 10000000.0"),
         ({"least": 21}, "100 rows cannot give 5 clients 21 each: use at most 4 clients"),
         ({"clients": 101}, "100 rows cannot give 101 clients 1 each: use at most 100"),
-        ({"clients": 0}, "clients is 0"),
-        ({"least": 0}, "least is 0"),
     ],
 )
-def test_what_cannot_be_done_is_refused(settings: dict[str, object], message: str) -> None:
-    wanted: dict[str, object] = {"clients": 5, "how": "dirichlet", "key": Key(0), **settings}
-    with pytest.raises(SpecError) as error:
-        split_rows(SMALL, **wanted)  # type: ignore[arg-type]
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_split_that_cannot_be_is_refused(options: dict[str, object], message: str) -> None:
+    with refusal(SpecError, message):
+        shared(SMALL, **{"clients": 5, "key": Key(0), **options})

@@ -11,10 +11,9 @@ import pytest
 
 from raydpzv.data.encoding import encoded
 from raydpzv.data.public_list import PublicList
-from raydpzv.data.sources import load
 from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError, SpecError
-from raydpzv.keys import Key
+from tests.helpers.loading import get
 
 ROWS = 40
 LABELS = ["ill" if row % 3 else "well" for row in range(ROWS)]
@@ -38,7 +37,7 @@ def file_of(folder, source, labels=LABELS, city=CITY):
 
 def read(path, source, **given):
     columns = {"target": "label"} if source in ("csv", "parquet") else {}
-    return load(source, file=path, test_fraction=0.25, key=Key(3), split="plain", **columns, **given)
+    return get(source, file=path, split="plain", **columns, **given)
 
 
 def parts(split: Split) -> list[np.ndarray]:
@@ -51,7 +50,7 @@ def test_labels_have_the_numbers_of_their_list(tmp_path, source):
     found = read(
         file_of(tmp_path, source),
         source,
-        labels=("well", "dead", "ill"),
+        classes=("well", "dead", "ill"),
         categories={"city": ("Oslo", "Rome", "10")},
     )
     assert found.train.classes == 3
@@ -66,7 +65,7 @@ def test_labels_have_the_numbers_of_their_list(tmp_path, source):
     ids=["label", "category"],
 )
 def test_a_value_outside_the_list_is_refused_with_row_and_cure(tmp_path, source, column, name):
-    given = {"labels": ("ill", "well"), "categories": {"city": ("Oslo", "Rome", "10")}}
+    given = {"classes": ("ill", "well"), "categories": {"city": ("Oslo", "Rome", "10")}}
     changed = {
         "label": {"labels": [*LABELS[:7], "hiv", *LABELS[8:]]},
         "city": {"city": [*CITY[:7], "hiv", *CITY[8:]]},
@@ -79,7 +78,7 @@ def test_a_value_outside_the_list_is_refused_with_row_and_cure(tmp_path, source,
 
 @pytest.mark.parametrize("source", ["csv", "parquet"])
 def test_whatever_a_value_outside_is_it_counts_as_the_other_one(tmp_path, source):
-    given = {"labels": ("ill", "well", "other"), "categories": {"city": ("Oslo", "Rome", "other", "10")}}
+    given = {"classes": ("ill", "well", "other"), "categories": {"city": ("Oslo", "Rome", "other", "10")}}
     tables = []
     for value in ("hiv", "zzz"):
         path = file_of(tmp_path, source, [*LABELS[:7], value, *LABELS[8:]], [*CITY[:9], value, *CITY[10:]])
@@ -102,7 +101,7 @@ def test_whatever_a_value_outside_is_it_counts_as_the_other_one(tmp_path, source
 def test_no_cell_moves_how_others_of_its_column_are_read(tmp_path):
     """Read as numbers, "1.50" and "01" would be 1.5 and 1 until one cell is a text."""
     city = ["01" if row % 2 else "1.50" for row in range(ROWS)]
-    given = {"labels": ("ill", "well"), "categories": {"city": ("01", "1.50", "x")}}
+    given = {"classes": ("ill", "well"), "categories": {"city": ("01", "1.50", "x")}}
     one = read(file_of(tmp_path, "csv", city=city), "csv", **given)
     two = read(file_of(tmp_path, "csv", city=[*city[:5], "x", *city[6:]]), "csv", **given)
     before, after = (np.concatenate([s.train.x, s.test.x])[:, 1] for s in (one, two))
@@ -125,14 +124,14 @@ def test_labels_of_archives_are_numbered_by_their_list_too(tmp_path, source):
     labels = [row % 2 for row in range(ROWS)]
     path = file_of(tmp_path, source, labels)
     assert read(path, source).train.classes == 2
-    found = read(path, source, labels=(2, 1, 0))
+    found = read(path, source, classes=(2, 1, 0))
     assert found.train.classes == 3
     assert set(found.train.y) == {1, 2}
     path = file_of(tmp_path, source, [*labels[:7], 9, *labels[8:]])
     assert read(path, source).train.classes == 10, "a control: one label moves the number of outputs"
     with pytest.raises(DataError, match=r'array y of "own\.npz" has "9" in row 7'):
-        read(path, source, labels=(0, 1, 2))
-    assert read(path, source, labels=(0, 1, 2), other=2).train.classes == 3
+        read(path, source, classes=(0, 1, 2))
+    assert read(path, source, classes=(0, 1, 2), other=2).train.classes == 3
 
 
 @pytest.mark.parametrize("source", ["csv", "parquet", "multiview"])
@@ -144,14 +143,14 @@ def test_a_stranger_is_a_label_that_no_other_row_has(tmp_path, source):
     assert (before.train.classes, after.train.classes) == (2, 3)
     known = ("ill", "well") if source != "multiview" else (0, 1)
     with pytest.raises(DataError, match=r"public list data\.classes"):
-        read(path, source, strangers=(7,), labels=known, **given)
+        read(path, source, strangers=(7,), classes=known, **given)
 
 
 def test_data_sets_with_labels_of_their_own_take_no_list():
     with pytest.raises(SpecError, match="takes no classes"):
-        load("digits", labels=(0, 1), test_fraction=0.2, key=Key(0))
+        get("digits", classes=(0, 1))
     with pytest.raises(SpecError, match="no record can have another"):
-        load("digits", strangers=(3,), test_fraction=0.2, key=Key(0))
+        get("digits", strangers=(3,))
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,19 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from raydpzv.data.sources import load
-from raydpzv.data.table import Limits, limit
-from raydpzv.data.text import Text, token_id
+from raydpzv.data.reviews import token_id, words
+from raydpzv.data.table import Split, limit
 from raydpzv.errors import DataError, SpecError
-from raydpzv.keys import Key
+from tests.helpers.loading import KEY, get
 
-KEY = Key(3)
 REVIEWS = [
     (2, "Great CD", 'My lovely Pat has one of the "GREAT" voices, and I\'d buy it again.\\nTwice, even'),
     (1, "Don't!", "It broke, twice."),
@@ -45,15 +45,8 @@ def write(folder: Path, form: str, reviews, ending: str = "", pack=lambda data: 
     return folder
 
 
-def read(folder: Path, *, tokens: int = 12, train_rows=None, test_rows=None, vocabulary: int = 30_522):
-    return load(
-        "amazon_polarity",
-        folder,
-        test_fraction=0.5,
-        key=KEY,
-        text=Text(tokens, vocabulary),
-        limits=Limits(train_rows, test_rows, KEY / "limit"),
-    )
+def read(folder: Path, *, tokens: int = 12, **settings) -> Split:
+    return get("amazon_polarity", folder, tokens=tokens, **settings)
 
 
 def test_the_csv_form(tmp_path: Path) -> None:
@@ -163,3 +156,31 @@ def test_files_that_are_something_else(tmp_path: Path, form: str, data: bytes, w
 def test_fewer_rows_than_classes(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="train_rows is 1, fewer than the 2 classes"):
         read(write(tmp_path, "csv", REVIEWS), train_rows=1)
+
+
+def test_words() -> None:
+    assert words("Don't BUY it--it's 2nd-rate!!") == ["don't", "buy", "it", "it's", "2nd", "rate"]
+    assert words("'quoted' Straße\u2028naïve") == ["quoted", "straße", "naïve"]
+    assert words(" ... ") == []
+
+
+def test_ids_are_stable_spread_out_and_never_padding() -> None:
+    ids = np.array([token_id(f"word{i}", 101) for i in range(20_000)])
+    assert (ids.min(), ids.max()) == (1, 100)
+    counts = np.bincount(ids)[1:]
+    assert np.square(counts - 200).sum() / 200 < 99 + 5 * np.sqrt(2 * 99), "chi-square of 100 equal cells"
+    assert token_id("anything", 2) == 1
+    assert [token_id(word, 30_522) for word in ("great", "don't", "straße")] == [3197, 16376, 4323]
+
+
+def test_ids_are_the_same_in_another_process() -> None:
+    """Unlike `hash()`, which every process salts anew."""
+    code = "from raydpzv.data.reviews import token_id; print(token_id('great', 30522))"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert int(found.stdout) == token_id("great", 30_522)

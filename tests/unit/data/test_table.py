@@ -12,7 +12,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from raydpzv.data.table import Split, Table, limit, scale, standardise, stratified_split, with_validation
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
-from tests.helpers.loading import refusal
+from tests.helpers.loading import get, refusal
 
 KEY = Key(7)
 
@@ -263,3 +263,26 @@ def test_limit_on_both_sides():
     assert not np.array_equal(small.train.x, small.test.x), "the two draws share a stream"
     with refusal(SpecError, "test_rows is 1", "2 classes"):
         limit(split, None, 1, KEY)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 1.5, 9.0])
+def test_what_is_no_id_is_refused(wrong: float) -> None:
+    x = np.ones((2000, 4))
+    x[1500, 2] = wrong
+    y = np.arange(2000) % 2
+    Table("fine", x, y, 2)
+    with pytest.raises(DataError, match=f"token id {wrong:g}, wanted"):
+        Table("ids", x, y, 2, vocabulary=9)
+
+
+def test_no_scaling_touches_ids_and_rows_keep_their_vocabulary() -> None:
+    largest = 2**24 - 1
+    split = get("synthetic_reviews", rows=80, classes=2, tokens=6, vocabulary=largest + 1)
+    for how in ("standard", "unit", "none"):
+        assert scale(split, how) is split
+    with pytest.raises(SpecError, match="unknown"):
+        scale(split, "log")
+    fewer = limit(split, 10, 10, KEY)
+    assert fewer.train.vocabulary == largest + 1
+    top = Table("top", np.full((2, 1), largest), np.array([0, 1]), 2, vocabulary=largest + 1)
+    assert top.x.astype(np.int64).tolist() == [[largest], [largest]], "exact in float32"

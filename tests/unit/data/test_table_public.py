@@ -9,6 +9,7 @@ import pytest
 
 import raydpzv
 from raydpzv.data import builtin
+from raydpzv.data.sources import Request
 from raydpzv.data.table import (
     Limits,
     Split,
@@ -22,6 +23,7 @@ from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
 from raydpzv.keys import Key
 from raydpzv.settings.sections import DataSection
+from tests.helpers.loading import request
 from tests.helpers.public_data import PUBLIC
 
 KEY = Key(3)
@@ -40,12 +42,12 @@ def images() -> Table:
 
 def neighbours(monkeypatch: pytest.MonkeyPatch, *changes: str) -> tuple[np.ndarray, np.ndarray]:
     """Training rows of digits as they are, and with one record's label changed and its features 50 times larger."""
-    data, found, plain = raydpzv.load("digits_dpzv", changes).data, [], builtin.digits()
+    data, found, plain = raydpzv.load("digits_dpzv", changes).data, [], builtin.digits(request("digits"))
     x, y = plain.x.copy(), plain.y.copy()
     x[RECORD], y[RECORD] = -50 * x[RECORD], (y[RECORD] + 1) % 10
     for table in (plain, replace(plain, x=x, y=y)):
-        monkeypatch.setattr(builtin, "digits", lambda table=table: table)
-        found.append(load_data(data, KEY).train.x)
+        monkeypatch.setattr(builtin, "digits", lambda _, table=table: table)
+        found.append(load_data(Request(data, KEY)).train.x)
     return found[0], found[1]
 
 
@@ -187,6 +189,6 @@ def test_rows_say_where_they_were_in_the_table_as_it_was_read(split):
         return replace(table, x=np.broadcast_to(places[:, None], table.x.shape))
 
     data = DataSection(source="wine", scale="none", split=split, train_rows=60, validation_fraction=0.2)
-    found = load_data(data, KEY, numbered)
+    found = load_data(Request(data, KEY), numbered)
     for part in (found.train, found.test, found.validation):
         assert part.numbers.tolist() == part.x[:, 0].tolist()

@@ -5,18 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydpzv.data.sources import load
 from raydpzv.errors import DataError
-from raydpzv.keys import Key
 from tests.helpers.dataset_files import write_tcga_brca
-
-
-def get(folder):
-    return load("tcga_brca", folder, test_fraction=0.5, key=Key(3))
+from tests.helpers.loading import get
 
 
 def test_patients_are_where_their_fold_says(tmp_path):
-    split = get(write_tcga_brca(tmp_path))
+    split = get("tcga_brca", write_tcga_brca(tmp_path))
     raw = [line.split(",") for line in (tmp_path / "brca.csv").read_text().split()[1:]]
     for table, own in ((split.train, [i for i in range(120) if i % 5 < 4]), (split.test, range(4, 120, 5))):
         assert table.silos.tolist() == [i % 6 for i in own]
@@ -32,16 +27,16 @@ def test_a_patient_in_no_fold_other_columns_and_files_that_are_missing(tmp_path)
     with pytest.raises(
         DataError, match=r'brca\.csv", line 4, column "pid": wanted a pid .*"TCGA-9999".*FLamby'
     ):
-        get(tmp_path)
+        get("tcga_brca", tmp_path)
     file.write_text(good.replace(",f7,", ",T2,", 1).replace("f8,", "pid2,", 1).replace("f38,", "", 1))
     with pytest.raises(DataError, match=r"brca\.csv.*FLamby"):
-        get(tmp_path)
+        get("tcga_brca", tmp_path)
     file.write_text(good)
     folds.write_text(said.replace("train_0", "train_9", 1))
     with pytest.raises(
         DataError, match=r'train_test_split\.csv", line \d+, column "fold2": wanted one of train_0'
     ):
-        get(tmp_path)
+        get("tcga_brca", tmp_path)
     folds.unlink()
     with pytest.raises(DataError, match=r"wants train_test_split\.csv .*github\.com/owkin/FLamby"):
-        get(tmp_path)
+        get("tcga_brca", tmp_path)

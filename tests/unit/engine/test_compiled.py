@@ -19,6 +19,7 @@ from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.registry import BOTTOMS, HEADS
+from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import LAWS, Direction, Law
 from raydpzv.zo.update import Rule, Step, Steps
 from tests.helpers.vertical_parties import in_double
@@ -171,7 +172,7 @@ def test_a_two_point_service_is_torchs(name: str, training: Any) -> None:
         plus = generator.standard_normal((2, B, E)).astype(np.float32)
         minus = (plus + generator.normal(0, 0.1, (2, B, E))).astype(np.float32)
         a, b = (
-            top.two_point(round % M, ids, plus, minus, round, smoothing=0.1, clip=0.4)
+            top.two_point(round % M, PerturbedEmbeddings(ids, plus, minus), round, smoothing=0.1, clip=0.4)
             for top in (ours, theirs)
         )
         assert np.array_equal(a.cache, b.cache)
@@ -199,7 +200,9 @@ def test_slopes_that_are_not_finite_count_as_zero() -> None:
     ours, _ = filled("mlp", HeadSettings("frozen", 1.0))
     plus = np.zeros((1, B, E), np.float32)
     plus[0, 2], plus[0, 5] = np.nan, np.inf
-    served = ours.two_point(1, IDS, plus, np.zeros_like(plus), 4, smoothing=0.1, clip=math.inf)
+    served = ours.two_point(
+        1, PerturbedEmbeddings(IDS, plus, np.zeros_like(plus)), 4, smoothing=0.1, clip=math.inf
+    )
     assert served.nonfinite == [2]
     assert served.sums == [pytest.approx(0.0, abs=1e-9)]
 
@@ -339,7 +342,9 @@ def test_an_empty_batch_is_served() -> None:
     assert math.isnan(loss)
     assert gradient.shape == (0, M, E)
     assert ours.row_gradients(0, none, 3, 0.1, KEY).shape == (0, E)
-    served = ours.two_point(0, none, *np.zeros((2, 2, 0, E), np.float32), 4, smoothing=0.1, clip=1.0)
+    served = ours.two_point(
+        0, PerturbedEmbeddings(none, *np.zeros((2, 2, 0, E), np.float32)), 4, smoothing=0.1, clip=1.0
+    )
     assert (served.sums, served.nonfinite) == ([0.0, 0.0], [0, 0])
     assert math.isnan(served.loss)
     assert ours.sha256() == before
@@ -364,8 +369,8 @@ def test_read_only_arrays_from_a_message_are_taken() -> None:
     ids = np.frombuffer(IDS.tobytes(), np.int32)
     plus = np.frombuffer(GRADIENT.tobytes(), np.float32).reshape(1, B, E)
     again, _ = filled("mlp", HeadSettings("sgd", 0.1))
-    a = ours.two_point(1, ids, plus, -plus, 4, smoothing=0.1, clip=1.0)
-    b = again.two_point(1, IDS, plus.copy(), -plus, 4, smoothing=0.1, clip=1.0)
+    a = ours.two_point(1, PerturbedEmbeddings(ids, plus, -plus), 4, smoothing=0.1, clip=1.0)
+    b = again.two_point(1, PerturbedEmbeddings(IDS, plus.copy(), -plus), 4, smoothing=0.1, clip=1.0)
     assert (a.sums, a.nonfinite, a.loss) == (b.sums, b.nonfinite, b.loss)
     assert np.array_equal(a.cache, b.cache)
     assert ours.sha256() == again.sha256()
@@ -391,7 +396,9 @@ def test_rows_that_are_not_there_are_refused_before_any_memory_is_touched(ids: n
         lambda: top.mean_differences(0, ids, values[None]),
         lambda: top.row_slopes(0, ids, values, values, 0.1),
         lambda: top.row_gradients(0, ids, 2, 0.1, KEY),
-        lambda: top.two_point(0, ids, values[None], values[None], 4, smoothing=0.1, clip=1.0),
+        lambda: top.two_point(
+            0, PerturbedEmbeddings(ids, values[None], values[None]), 4, smoothing=0.1, clip=1.0
+        ),
     ]
     for ask in asked:
         with pytest.raises(IndexError, match="outside the data"):
@@ -410,13 +417,17 @@ def test_uploads_of_another_shape_are_refused() -> None:
             lambda wrong=wrong: top.put(0, ids, wrong, 4),
             lambda wrong=wrong: top.mean_differences(0, ids, wrong[None]),
             lambda wrong=wrong: top.row_slopes(0, ids, fit, wrong, 0.1),
-            lambda wrong=wrong: top.two_point(0, ids, wrong[None], wrong[None], 4, smoothing=0.1, clip=1.0),
+            lambda wrong=wrong: top.two_point(
+                0, PerturbedEmbeddings(ids, wrong[None], wrong[None]), 4, smoothing=0.1, clip=1.0
+            ),
             lambda wrong=wrong: bottom.backward(wrong),
         ):
             with pytest.raises(ValueError, match="wanted"):
                 ask()
     with pytest.raises(ValueError, match="equal shapes"):
-        top.two_point(0, ids, fit[None], np.stack([fit, fit]), 4, smoothing=0.1, clip=1.0)
+        top.two_point(
+            0, PerturbedEmbeddings(ids, fit[None], np.stack([fit, fit])), 4, smoothing=0.1, clip=1.0
+        )
     for client in (-1, M):
         with pytest.raises(ValueError, match="client below"):
             top.put(client, ids, fit, 4)

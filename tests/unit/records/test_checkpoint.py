@@ -15,7 +15,8 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import drop_checkpoints
+from raydpzv.records.run_writer import RunWriter
 from tests.helpers.kills import Killed
 from tests.helpers.reopened import reopened
 from tests.helpers.small_horizontal import small
@@ -167,7 +168,7 @@ def test_where_the_last_one_is_missing_the_one_before_stays_until_there_is_anoth
 def test_who_goes_on_from_the_one_before_makes_it_the_last(tmp_path: Path) -> None:
     run = tmp_path / "run"
     scenarios.run(small("decomfl", "record.checkpoint_updates=2"), run)
-    folder = RunFolder(run)
+    folder = RunWriter(run)
     for round in (1, 2):
         folder.write_checkpoint(Checkpoint(round, {}))
     sha256 = folder.checkpoint_sha256()
@@ -195,5 +196,5 @@ def test_of_a_run_that_has_ended_the_last_one_goes_last(
         assert (tmp_path / CHECKPOINT).is_file() or not before(tmp_path / CHECKPOINT).is_file()
 
     monkeypatch.setattr(Path, "unlink", seen)
-    RunFolder(tmp_path).drop_checkpoints()
+    drop_checkpoints(tmp_path)
     assert gone == ["checkpoint.before.state", CHECKPOINT]

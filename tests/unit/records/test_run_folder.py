@@ -8,14 +8,15 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, InputError
-from raydpzv.records import run_folder, secrets_file
+from raydpzv.records import run_writer, secrets_file
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import OperatorSecrets
 from tests.helpers.kills import Killed
 
 
 def create(path):
-    with RunFolder.create(path, scenarios.load("frozen"), {"python": "3"}, OperatorSecrets(bytes(16), None)):
+    with RunWriter.create(path, scenarios.load("frozen"), {"python": "3"}, OperatorSecrets(bytes(16), None)):
         return path
 
 
@@ -33,7 +34,7 @@ def killed_at(path, operation, monkeypatch):
         return operating
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_atomically", counted(run_folder.write_atomically))
+        patch.setattr(run_writer, "write_atomically", counted(run_writer.write_atomically))
         patch.setattr(secrets_file, "write_atomically", counted(secrets_file.write_atomically))
         patch.setattr(os, "mkdir", counted(os.mkdir))
         try:
@@ -69,7 +70,7 @@ def test_a_folder_in_which_a_run_began_is_not(tmp_path):
 def test_a_run_at_work_is_told_from_one_that_was_killed(tmp_path):
     spec, secrets = scenarios.load("frozen"), OperatorSecrets(bytes(16), None)
     with (
-        RunFolder.create(tmp_path / "run", spec, {"python": "3"}, secrets) as writer,
+        RunWriter.create(tmp_path / "run", spec, {"python": "3"}, secrets) as writer,
         pytest.raises(DataError, match="another process is writing this run"),
     ):
         RunFolder.open(writer.path).summary()

@@ -10,7 +10,7 @@ import pytest
 
 from raydpzv.errors import DataError, InputError, RunError
 from raydpzv.records import folder_rows, store
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, column_rows
 from tests.helpers.numbered_rows import after, begun, beside, faults, numbers, releases
 from tests.helpers.reopened import beside as computed_beside
 from tests.helpers.reopened import reopened
@@ -139,9 +139,9 @@ def test_types_that_a_full_disk_kept_from_their_parts_come_with_the_next_rows_an
 
 def test_columns_are_those_of_parts_and_of_what_the_checkpoint_alone_has(folder: RunFolder) -> None:
     def columns() -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = (
-            RunFolder.open(folder.path).column_rows("fault", ["message"]).to_pydict()
-        )
+        found: dict[str, list[Any]] = column_rows(
+            RunFolder.open(folder.path), "fault", ["message"]
+        ).to_pydict()
         return found
 
     folder.append(faults(2))
@@ -200,7 +200,7 @@ def test_checkpoints_after_going_back_hold_no_row_twice_and_none_that_was_droppe
     folder.__exit__()
     with reopened(folder.path) as opened:
         check(opened, 0, 1, 2, 3)
-        assert numbers(opened.column_rows("fault", ["time", "kind"])) == [0, 1, 2, 3]
+        assert numbers(column_rows(opened, "fault", ["time", "kind"])) == [0, 1, 2, 3]
         opened.append(faults())
         assert recorded(folder.path) == [0, 1, 2, 3]
 

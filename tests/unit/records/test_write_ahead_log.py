@@ -15,7 +15,8 @@ from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before
 from raydpzv.records.fork import fork_size
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.row_codec import unpacked_rows
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, drop_checkpoints
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import Rows
 from raydpzv.records.write_ahead_log import TAIL, LogExtent, WriteAheadLog, read_log
 
@@ -182,7 +183,7 @@ def test_other_bytes_are_refused_by_the_files_name(tmp_path: Path, harm: str) ->
 def folder_with_two_checkpoints(path: Path) -> tuple[Path, RunFolder]:
     """Of four rows and of seven, the last three of which are in the log alone, as all others."""
     (path / "run").mkdir()
-    folder = RunFolder(path / "run")
+    folder = RunWriter(path / "run")
     for number, rows in enumerate((drained(0, 4), drained(4, 3))):
         folder.hold(rows)
         folder.write_checkpoint(Checkpoint(number, {}))
@@ -193,7 +194,7 @@ def test_rows_beyond_the_last_checkpoint_are_nobodys(tmp_path: Path) -> None:
     run, folder = folder_with_two_checkpoints(tmp_path)
     with open(run / TAIL / "00000.rows", "ab") as file:
         file.write(b"[of a kill")
-    again = RunFolder(run)
+    again = RunWriter(run)
     again.go_back()
     assert again.so_far("numbers")["round"].to_pylist() == list(range(7))
     assert again.counts["numbers"] == 7 == folder.counts["numbers"]
@@ -204,12 +205,12 @@ def test_where_the_last_rows_are_damaged_the_checkpoint_before_is_gone_back_to(t
     path = run / TAIL / "00000.rows"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    again = RunFolder(run)
+    again = RunWriter(run)
     again.go_back()
     assert again.so_far("numbers")["round"].to_pylist() == list(range(4))
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(DataError, match="are not the rows that the checkpoint stands for"):
-        RunFolder(run).go_back()
+        RunWriter(run).go_back()
 
 
 def test_many_rows_become_parts_and_the_log_begins_anew(
@@ -217,7 +218,7 @@ def test_many_rows_become_parts_and_the_log_begins_anew(
 ) -> None:
     monkeypatch.setattr(folder_rows, "_LONGEST_LOG", 1 << 20)
     (tmp_path / "run").mkdir()
-    folder = RunFolder(tmp_path / "run")
+    folder = RunWriter(tmp_path / "run")
     big = Recorder()
     big.writer("numbers")(np.ones((60_000, 3), np.int64))
     for rows, parts in ((drained(0, 2), 0), (big.drain(), 1), (drained(2, 2), 1)):
@@ -225,7 +226,7 @@ def test_many_rows_become_parts_and_the_log_begins_anew(
         folder.write_checkpoint(Checkpoint(0, {}))
         assert len(list((tmp_path / "run" / "rows").rglob("part-*.parquet"))) == parts
     assert folder.counts["numbers"] == 60_004
-    again = RunFolder(tmp_path / "run")
+    again = RunWriter(tmp_path / "run")
     again.go_back()
     assert again.so_far("numbers").num_rows == 60_004
     assert files(tmp_path / "run") == ["00001.rows"]
@@ -245,7 +246,7 @@ def test_a_full_disk_is_named_with_the_folder(tmp_path: Path, monkeypatch: pytes
 def test_a_run_that_has_ended_leaves_none(tmp_path: Path) -> None:
     run, folder = folder_with_two_checkpoints(tmp_path)
     folder.append({})
-    folder.drop_checkpoints()
+    drop_checkpoints(folder.path)
     assert [path.name for path in run.iterdir()] == ["rows"]
     assert not before(run / "checkpoint.state").exists()
 

@@ -8,7 +8,7 @@ import pytest
 
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.mean_accountant import participation_epsilon
-from raydpzv.search.composition import compose, sentences
+from raydpzv.search.composition import SearchClaims, compose, sentences
 
 UNIT = "so many releases; unit: one record"
 
@@ -29,7 +29,7 @@ def claim(
 def spent(*epsilons, **how):
     runs = {f"trial {i}": [e if isinstance(e, dict) else claim(e)] for i, e in enumerate(epsilons)}
     given = {"same_data": True, "cut": False, "planned": runs} | how
-    (found,) = compose(runs["trial 0"], runs, **given)
+    (found,) = compose(SearchClaims(runs["trial 0"], runs, **given))
     return found
 
 
@@ -64,7 +64,7 @@ def test_what_was_cut_short_is_claimed_by_its_plan():
     whole = {"trial 0": [claim(1.0)], "trial 1": [claim(1.0)], "trial 2": [claim(1.0)]}
     made = whole | {"trial 1": [claim(0.3)]}
     del made["trial 2"]
-    found = {cut: compose(whole["trial 0"], made, whole, same_data=True, cut=cut)[0] for cut in (True, False)}
+    found = {cut: compose(SearchClaims(whole["trial 0"], made, whole, True, cut))[0] for cut in (True, False)}
     assert found[True].spent == found[False].spent < found[True].planned
     assert found[True].claimed == found[True].planned
     assert found[False].claimed == found[False].spent
@@ -100,7 +100,7 @@ def test_claims_that_do_not_hold_and_the_papers_are_not_composed():
     runs = {
         "trial 0": [claim(1.0, adversary="paper"), claim(1.0, holds=False), claim(2.0, relation="add_remove")]
     }
-    (found,) = compose(runs["trial 0"], runs, runs, same_data=True, cut=False)
+    (found,) = compose(SearchClaims(runs["trial 0"], runs, runs, same_data=True, cut=False))
     assert (found.relation, found.spent) == ("add_remove", pytest.approx(2.0))
 
 
@@ -115,7 +115,7 @@ def test_noise_that_results_chose_has_no_epsilon_of_the_whole_search():
 
 def unchosen(made, **how):
     runs = {f"trial {i}": claims for i, claims in enumerate(made)}
-    return compose(None, runs, **{"planned": runs, "same_data": True, "cut": False} | how)
+    return compose(SearchClaims(None, runs, **{"planned": runs, "same_data": True, "cut": False} | how))
 
 
 def test_without_a_winner_all_that_any_trial_released_is_composed():

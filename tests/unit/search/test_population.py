@@ -13,7 +13,7 @@ import scenarios
 from raydpzv.errors import DataError, RunError, SpecError
 from raydpzv.keys import Key
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import append_rows
 from raydpzv.search.population import (
@@ -288,7 +288,7 @@ def test_step_sizes_of_a_head_that_takes_no_steps_are_refused(scenario, changes)
 def stands(path, updates, counts):
     path.mkdir()
     state = {"run": {"status": {"privacy": {"releases": 4, "records": np.array(counts)}}}}
-    RunFolder(path).write_checkpoint(Checkpoint(updates, state))
+    RunWriter(path).write_checkpoint(Checkpoint(updates, state))
     return path
 
 

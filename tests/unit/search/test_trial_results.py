@@ -15,6 +15,7 @@ import scenarios
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.search.search_folder import (
     Decision,
@@ -53,7 +54,7 @@ def search_of(points, **changes):
 
 
 def run(folder, trial, **how):
-    assert not run_planned(trial.planned(), run_path(folder, trial), **how).startswith("wanted")
+    assert not run_planned(trial.planned(), run_path(folder, trial), RunOptions(**how)).startswith("wanted")
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def test_requests_that_came_before_the_checkpoint_are_not_recorded_again():
     loop.server.restore(checkpoint.round, checkpoint.weights)
     leg = PullSegment(loop, recorder, checkpoint)
     leg.bring(ledger, accounted=False)
-    leg.begin(7.0)
+    leg.record_start(7.0)
     rows = recorder.drain()
     kept = {
         name: table.to_pylist()

@@ -11,6 +11,7 @@ import pytest
 import scenarios
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import OperatorSecrets
 from raydpzv.segments.started_segments import has_restarted, note_segment, segments_started
 
@@ -18,7 +19,7 @@ from raydpzv.segments.started_segments import has_restarted, note_segment, segme
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
     spec, operator = scenarios.load("digits_users"), OperatorSecrets(bytes(16), None)
-    with RunFolder.create(tmp_path / "run", spec, {}, operator) as folder:
+    with RunWriter.create(tmp_path / "run", spec, {}, operator) as folder:
         yield folder
 
 

@@ -10,7 +10,7 @@ import pyarrow.fs
 import pytest
 
 from raydpzv.errors import InputError
-from raydpzv.storage.filesystem import StorageFolder, is_uri, open_place, reason
+from raydpzv.storage.filesystem import StorageFolder, is_uri, open_storage, reason
 
 
 def mock():
@@ -68,7 +68,7 @@ def test_a_folder_that_comes_while_it_is_listed_is_listed(tmp_path):
 
 
 def test_where_on_this_disk_it_lies(tmp_path):
-    assert open_place((tmp_path / "storage").as_uri()).on_this_disk == (tmp_path / "storage").resolve()
+    assert open_storage((tmp_path / "storage").as_uri()).on_this_disk == (tmp_path / "storage").resolve()
     assert StorageFolder(mock(), "bucket/folder", "here").on_this_disk is None
 
 
@@ -79,7 +79,7 @@ def test_what_went_wrong_is_said_in_a_line():
 
 
 def test_a_folder_that_is_made_on_a_disk_is_its_owners_alone(tmp_path):
-    place = open_place((tmp_path / "new one" / "storage").as_uri())
+    place = open_storage((tmp_path / "new one" / "storage").as_uri())
     place.write("a/b", b"")
     assert stat.S_IMODE((tmp_path / "new one" / "storage").stat().st_mode) == 0o700
 
@@ -87,7 +87,7 @@ def test_a_folder_that_is_made_on_a_disk_is_its_owners_alone(tmp_path):
 @pytest.mark.parametrize("name", ["a b", "ä", "plain"])
 def test_uris_have_spaces_written_either_way(tmp_path, name):
     for uri in ((tmp_path / name).as_uri(), f"file://{tmp_path}/{name}/"):
-        place = open_place(uri)
+        place = open_storage(uri)
         place.write("x", uri.encode())
         assert (tmp_path / name / "x").read_bytes() == uri.encode()
         assert place.uri == uri.rstrip("/")
@@ -108,7 +108,7 @@ def test_uris_have_spaces_written_either_way(tmp_path, name):
 )
 def test_what_names_no_storage_is_refused_in_one_line(uri, said):
     with pytest.raises(InputError, match=said) as caught:
-        open_place(uri)
+        open_storage(uri)
     assert "secret@" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -128,7 +128,7 @@ def test_errors_of_pyarrows_own_are_those_of_files(tmp_path):
 def test_a_folder_that_is_not_to_be_written_raises(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(OSError, match="ermission"):
-        open_place((tmp_path / "closed" / "storage").as_uri()).write("x", b"")
+        open_storage((tmp_path / "closed" / "storage").as_uri()).write("x", b"")
 
 
 def test_paths_are_no_uris():
@@ -137,7 +137,7 @@ def test_paths_are_no_uris():
 
 
 def test_on_a_disk_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
-    place = open_place((tmp_path / "storage").as_uri())
+    place = open_storage((tmp_path / "storage").as_uri())
     place.write("commits/x", b"whole")
 
     def killed(*given):

@@ -11,7 +11,7 @@ import pytest
 
 from raydpzv.errors import InputError
 from raydpzv.storage.lease import Fenced, Lease, last_writer
-from tests.helpers.storages import KeptPlace
+from tests.helpers.storages import RecordedStorage
 
 
 def still(seconds):
@@ -20,11 +20,11 @@ def still(seconds):
 
 @pytest.fixture
 def place(tmp_path):
-    return KeptPlace(tmp_path / "storage")
+    return RecordedStorage(tmp_path / "storage")
 
 
 def test_the_first_writer_need_not_wait(place):
-    lease = Lease.take(place, 30.0, sleep=lambda seconds: pytest.fail("waited"))
+    lease = Lease.acquire(place, 30.0, sleep=lambda seconds: pytest.fail("waited"))
     assert lease.epoch == 1
     assert lease.renewals == 30.0 / 4, "three may fail, and it is not lost"
     assert last_writer(place) == (1, lease.writer)
@@ -32,15 +32,15 @@ def test_the_first_writer_need_not_wait(place):
 
 
 def test_a_lease_that_moves_is_held(place):
-    first = Lease.take(place, 30.0)
+    first = Lease.acquire(place, 30.0)
     with pytest.raises(InputError, match=r"process \d+ on .* is writing to this storage; wait for it"):
-        Lease.take(place, 30.0, sleep=lambda seconds: first.renew())
+        Lease.acquire(place, 30.0, sleep=lambda seconds: first.renew())
     first.check()
 
 
 def test_a_dead_writer_loses_it_after_the_time_that_it_named(place):
-    first, waited = Lease.take(place, 8.0), []
-    second = Lease.take(place, 99.0, sleep=waited.append)
+    first, waited = Lease.acquire(place, 8.0), []
+    second = Lease.acquire(place, 99.0, sleep=waited.append)
     assert 8.0 <= sum(waited) <= 16.0
     assert second.epoch == 2
     with pytest.raises(Fenced, match=r"has taken this storage over.* for 8 s"):
@@ -49,39 +49,39 @@ def test_a_dead_writer_loses_it_after_the_time_that_it_named(place):
 
 
 def test_a_lease_that_moves_at_the_last_look_is_held(place):
-    first, looks = Lease.take(place, 8.0), itertools.count(1)
+    first, looks = Lease.acquire(place, 8.0), itertools.count(1)
     with pytest.raises(InputError, match="is writing"):
-        Lease.take(place, 8.0, sleep=lambda seconds: first.renew() if next(looks) == 10 else None)
+        Lease.acquire(place, 8.0, sleep=lambda seconds: first.renew() if next(looks) == 10 else None)
 
 
 def test_a_released_lease_is_taken_at_once(place):
-    first = Lease.take(place, 30.0)
+    first = Lease.acquire(place, 30.0)
     first.release()
-    assert Lease.take(place, 30.0, sleep=lambda seconds: pytest.fail("waited")).epoch == 2
+    assert Lease.acquire(place, 30.0, sleep=lambda seconds: pytest.fail("waited")).epoch == 2
 
 
 def test_one_that_is_released_while_somebody_waits_is_taken(place):
-    first = Lease.take(place, 30.0)
-    assert Lease.take(place, 30.0, sleep=lambda seconds: first.release()).epoch == 2
+    first = Lease.acquire(place, 30.0)
+    assert Lease.acquire(place, 30.0, sleep=lambda seconds: first.release()).epoch == 2
 
 
 def test_epochs_are_above_those_of_commits(place):
-    assert Lease.take(place, 30.0, above=7).epoch == 8
+    assert Lease.acquire(place, 30.0, above=7).epoch == 8
 
 
 def test_of_two_that_take_it_at_once_at_most_one_goes_on(place):
     """Whoever comes second in making its file finds the other's, whichever looks first."""
-    Lease.take(place, 1.0)
+    Lease.acquire(place, 1.0)
     taken, refused = [], []
 
     def other(act):
         if act.name.startswith("leases/00000002") and not taken and not refused:
             place.before = lambda act: None
-            taken.append(Lease.take(place, 1.0, sleep=still))
+            taken.append(Lease.acquire(place, 1.0, sleep=still))
 
     place.before = other  # the other one takes it whole just before this one's file is written
     with pytest.raises(InputError, match="at this moment"):
-        Lease.take(place, 1.0, sleep=still)
+        Lease.acquire(place, 1.0, sleep=still)
     assert len(taken) == 1
     taken[0].check()
     assert [name[:8] for name in place.names("leases")] == ["00000001", "00000002"], (
@@ -94,44 +94,44 @@ TORN = [b"", json.dumps({"host": "here"})[:7].encode(), b"[1]"]
 
 @pytest.mark.parametrize("torn", TORN)
 def test_a_writer_that_was_half_way_through_a_renewal_is_outlived(place, torn):
-    first, waited = Lease.take(place, 99.0), []
+    first, waited = Lease.acquire(place, 99.0), []
     (name,) = place.names("leases")
     place.write(f"leases/{name}", torn)
-    assert Lease.take(place, 8.0, sleep=waited.append).epoch == first.epoch + 1
+    assert Lease.acquire(place, 8.0, sleep=waited.append).epoch == first.epoch + 1
     assert 8.0 <= sum(waited) <= 16.0, "as long as one's own lease lasts, since that one does not say"
 
 
 @pytest.mark.parametrize("torn", TORN)
 def test_one_that_is_half_way_through_a_renewal_while_it_is_watched_lives(place, torn):
-    Lease.take(place, 8.0)
+    Lease.acquire(place, 8.0)
     (name,) = place.names("leases")
     with pytest.raises(InputError, match="is writing to this storage"):
-        Lease.take(place, 8.0, sleep=lambda seconds: place.write(f"leases/{name}", torn))
+        Lease.acquire(place, 8.0, sleep=lambda seconds: place.write(f"leases/{name}", torn))
 
 
 def test_who_waits_says_for_whom_and_for_how_long(place):
     said = []
-    Lease.take(place, 8.0)
-    Lease.take(place, 99.0, sleep=still, waits=said.append)
+    Lease.acquire(place, 8.0)
+    Lease.acquire(place, 99.0, sleep=still, waits=said.append)
     (line,) = said
     assert line.startswith(
         f"process {os.getpid()} on {socket.gethostname()}, which wrote to {place.uri}, to show that"
     )
     assert "after 10 s" in line
-    Lease.take(place, 1.0, sleep=still).release()
-    Lease.take(place, 1.0, waits=said.append)
+    Lease.acquire(place, 1.0, sleep=still).release()
+    Lease.acquire(place, 1.0, waits=said.append)
     assert len(said) == 1, "nobody waits for one that is released"
 
 
 def test_leases_that_somebody_deleted_are_nobodys(place):
     """As who makes room for another run does, by hand."""
-    first = Lease.take(place, 8.0)
+    first = Lease.acquire(place, 8.0)
 
     def clear(seconds):
         for name in place.names("leases"):
             place.delete(f"leases/{name}")
 
-    second = Lease.take(place, 8.0, sleep=clear)
+    second = Lease.acquire(place, 8.0, sleep=clear)
     second.check()
     clear(0)
     first.check()
@@ -140,5 +140,5 @@ def test_leases_that_somebody_deleted_are_nobodys(place):
 
 def test_old_leases_are_cleared_away(place):
     for _ in range(4):
-        Lease.take(place, 1.0, sleep=still)
+        Lease.acquire(place, 1.0, sleep=still)
     assert [name[:8] for name in place.names("leases")] == ["00000003", "00000004"]

@@ -11,7 +11,7 @@ import ray
 from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
 from actors.shares import Place
 from actors.transport.peers import Task
-from actors.transport.work import Asked, read_asked
+from actors.transport.work import HostTask, read_task
 from raydpzv.errors import RunError, Stalled
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Start
@@ -38,8 +38,8 @@ class Hosts:
             self.lost[host] -= 1
             raise self.error
         todo = asked(task)
-        if todo.look:
-            return host, todo.look, todo.version
+        if todo.probe:
+            return host, todo.probe, todo.version
         return [Upload(order.client, order.round, Start()) for order in todo.orders]
 
     def replace(self, host: int, new: Any) -> None:
@@ -49,8 +49,8 @@ class Hosts:
         self.finished += 1
 
 
-def asked(task: Task) -> Asked:
-    found = read_asked(memoryview(b"".join(task.frame)))
+def asked(task: Task) -> HostTask:
+    found = read_task(memoryview(b"".join(task.frame)))
     assert found is not None
     return found
 

@@ -16,7 +16,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Metrics
 from raydpzv.records import checkpoint_policy as checkpoint_pace
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.sim.interfaces import USER
 from tests.helpers.kills import kill_at
 from tests.helpers.small_users import small
@@ -120,7 +120,7 @@ def test_what_no_leg_has_evaluated_is_evaluated_once(
     killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(killed, tmp_path / "run")
-    RunFolder.open(tmp_path / "run").drop_checkpoints()  # so that nobody knows of an evaluation
+    drop_checkpoints(tmp_path / "run")  # so that nobody knows of an evaluation
     server = Server(tmp_path / "run", monkeypatch)
     server.actor.open_wall(time.time(), server.host)  # noqa: TID251
     for _ in range(2):

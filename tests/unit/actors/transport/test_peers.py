@@ -103,15 +103,15 @@ def test_a_lost_actor_is_reported_and_its_replacement_goes_on(peers):
     to.finish()
 
 
-def test_hosts_do_batches_and_looks_in_the_order_in_which_they_were_sent(peers):
+def test_hosts_do_batches_and_probes_in_the_order_in_which_they_were_sent(peers):
     done = []
 
     def do(frame):
-        asked = work.read_asked(frame)
+        asked = work.read_task(frame)
         if asked is None:
             return None
-        if asked.look:
-            return lambda: work.looked(asked.look, (float(len(done)), asked.version / 7))
+        if asked.probe:
+            return lambda: work.probed(asked.probe, (float(len(done)), asked.version / 7))
         done.append([order.client for order in asked.orders])
         return lambda: work.uploads([upload(order) for order in asked.orders])
 
@@ -122,8 +122,8 @@ def test_hosts_do_batches_and_looks_in_the_order_in_which_they_were_sent(peers):
 
     to = peers(Handle(TaskActor(do)))
     sent = [to.send(0, batch(1, 3)), to.send(0, batch(5))]
-    read, frame = lambda data: work.read_looked("drift", data), work.look("drift", 3)
-    assert to.result(0, to.send(0, Task("a look", MOST, read, frame))) == (2.0, 3 / 7)
+    read, frame = lambda data: work.read_probed("drift", data), work.probe("drift", 3)
+    assert to.result(0, to.send(0, Task("a probe", MOST, read, frame))) == (2.0, 3 / 7)
     assert [[u.client for u in to.result(0, task)] for task in sent] == [[1, 3], [5]]
     assert done == [[1, 3], [5]]
 

@@ -57,12 +57,12 @@ def test_orders_arrive_as_they_were_sent_or_without_history(drawn, lean):
         for client, pairs, seeds, missed in drawn
         for body in (catch_up(pairs, seeds), shared)
     ]
-    found = work.read_asked(frame(work.work(orders, lean=lean)))
+    found = work.read_task(frame(work.work(orders, lean=lean)))
     wanted = [order._replace(start_immediately=True) for order in orders]
     if lean:
         wanted = [order._replace(body=without_pairs(order.body), sync=None) for order in wanted]
     assert [plain(order) for order in found.orders] == [plain(order) for order in wanted]
-    assert found.look == ""
+    assert found.probe == ""
 
 
 def test_a_body_that_clients_share_travels_and_is_read_once():
@@ -70,7 +70,7 @@ def test_a_body_that_clients_share_travels_and_is_read_once():
     many = work.work([Order(client, body) for client in range(50)], lean=False)
     one = work.work([Order(0, body)], lean=False)
     assert sum(map(len, many)) < sum(map(len, one)) + 50 * 64
-    orders = work.read_asked(frame(many)).orders
+    orders = work.read_task(frame(many)).orders
     assert len({id(order.body) for order in orders}) == 1
     assert orders[0].body.missed_seeds.flags.aligned
 
@@ -100,22 +100,22 @@ def test_uploads_arrive_as_they_were_sent(drawn):
     assert all(upload.body.values.flags.aligned for upload in found)
 
 
-def test_what_a_look_finds_arrives_as_it_was():
+def test_results_of_probes_arrive_as_they_were_sent():
     scored = Metrics(0.5, math.inf, 0.1, None, 0.25, validation=Metrics(1 / 3, 2.5, 0.125))
     state = np.arange(10, dtype=np.float32).reshape(2, 5)
-    assert work.read_looked("evaluate", frame(work.looked("evaluate", scored))) == scored
-    assert work.read_looked("drift", frame(work.looked("drift", (1 / 3, 0.0)))) == (1 / 3, 0.0)
-    found = work.read_looked("state", frame(work.looked("state", state)))
+    assert work.read_probed("evaluate", frame(work.probed("evaluate", scored))) == scored
+    assert work.read_probed("drift", frame(work.probed("drift", (1 / 3, 0.0)))) == (1 / 3, 0.0)
+    found = work.read_probed("state", frame(work.probed("state", state)))
     assert found.dtype == np.float32
     assert np.array_equal(found, state)
-    for name in work.LOOKS:
-        asked = work.read_asked(frame(work.look(name, 12)))
-        assert (asked.look, asked.version, asked.orders) == (name, 12, ())
+    for name in work.PROBES:
+        asked = work.read_task(frame(work.probe(name, 12)))
+        assert (asked.probe, asked.version, asked.orders) == (name, 12, ())
 
 
 def test_an_order_without_its_history_weighs_what_it_would():
     order = Order(3, catch_up(4, 1), 9)
-    (found,) = work.read_asked(frame(work.tail(order))).orders
+    (found,) = work.read_task(frame(work.tail(order))).orders
     assert repr(found) == repr(known_tail(3, 9, 56))
     assert found.body.wire_bytes == order.body.wire_bytes == 56
 
@@ -123,23 +123,23 @@ def test_an_order_without_its_history_weighs_what_it_would():
 def test_what_was_raised_takes_the_place_of_what_was_asked_for():
     raised = frame(frames.failed(Diverged("not finite")))
     with pytest.raises(Diverged, match="not finite"):
-        work.read_asked(raised)
-    for found in (work.read_uploads(raised), work.read_looked("state", raised)):
+        work.read_task(raised)
+    for found in (work.read_uploads(raised), work.read_probed("state", raised)):
         assert isinstance(found, Diverged)
 
 
 def test_an_actor_that_a_host_misses_is_named_at_the_other_end():
-    found = work.read_looked("drift", frame(frames.failed(Lost("the ledger actor was lost", "0a0b"))))
+    found = work.read_probed("drift", frame(frames.failed(Lost("the ledger actor was lost", "0a0b"))))
     assert isinstance(found, Lost)
     assert (str(found), found.actor) == ("the ledger actor was lost", "0a0b")
 
 
 def test_a_frame_that_is_cut_off_is_the_named_error():
-    state = work.looked("state", np.ones((1, 3), np.float32))
+    state = work.probed("state", np.ones((1, 3), np.float32))
     whole = {
-        work.read_asked: work.work([Order(1, catch_up(2, 1), 1), Order(2, catch_up(1, 1), 1)], lean=False),
+        work.read_task: work.work([Order(1, catch_up(2, 1), 1), Order(2, catch_up(1, 1), 1)], lean=False),
         work.read_uploads: work.uploads([Upload(1, 0, scalars(2)), Upload(2, 0, scalars(1))]),
-        lambda data: work.read_looked("state", data): state,
+        lambda data: work.read_probed("state", data): state,
     }
     for read, parts in whole.items():
         sent = frame(parts)
@@ -152,7 +152,7 @@ def test_a_frame_that_is_cut_off_is_the_named_error():
 @given(st.binary(max_size=100), st.sampled_from([16, 17, 18, 19, 0, 1, 2]))
 def test_other_bytes_are_the_named_error_or_what_they_say(data, kind):
     reads = (
-        work.read_asked, work.read_uploads, *(lambda f, n=name: work.read_looked(n, f) for name in work.LOOKS)
+        work.read_task, work.read_uploads, *(lambda f, n=name: work.read_probed(n, f) for name in work.PROBES)
     )  # fmt: skip
     for read in reads:
         try:

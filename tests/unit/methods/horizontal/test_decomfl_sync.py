@@ -14,6 +14,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import DecomflServer
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.horizontal.seeded import Updates
 from raydpzv.methods.roles import Order
 from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.seeds import AgentSeeds, CatchUp, PulledModel
@@ -156,7 +157,9 @@ def test_trimming_leaves_what_rounds_need(tmp_path: Path, pull_after: int | None
     how = replace(toy.settings(), key=Key(seed))
     ledger = toy.ledger(how, tmp_path / "ledger")
     model = toy.replica(how) if pull_after else None
-    server = DecomflServer(Cohorts(40, 3, Key(seed)), ledger, how, model=model, pull_after=pull_after)
+    server = DecomflServer(
+        Cohorts(40, 3, Key(seed)), Updates(ledger, how, 40, model=model, pull_after=pull_after)
+    )
     for _ in toy.rounds(server, Scribe(how), 330):
         pass
     assert ledger._memory.trimmed > 0

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from raydpzv.errors import Diverged, RunError
 from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
-from raydpzv.methods.horizontal.fedavg import FedAvgServer, LocalSgd, LocalTrainers
+from raydpzv.methods.horizontal.fedavg import FedavgConfig, FedAvgServer, LocalTrainers
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Start
 from raydpzv.wire.weights import QuantisedUpdate, SparseUpdate, Update, Weights
@@ -38,12 +38,12 @@ EACH = pytest.mark.parametrize("codec", CODECS, ids=repr)
 def client_group(
     *, clients: int = CLIENTS, codec: Codec | None = None, threads: int = 1, **settings: Any
 ) -> LocalTrainers:
-    sgd = LocalSgd(**{"lr": 0.3, "steps": 3, "momentum": 0.5, "batch": 8, **settings})
+    sgd = FedavgConfig(**{"lr": 0.3, "local_steps": 3, "momentum": 0.5, "batch": 8, **settings})
     return LocalTrainers([objective() for _ in range(threads)], parts(clients), codec or Whole(), sgd, KEY)
 
 
 def test_one_client_with_one_step_on_all_rows_is_central_sgd() -> None:
-    x, _ = run(server(clients=1), client_group(clients=1, steps=1, momentum=0.0, batch=ROWS), 25)
+    x, _ = run(server(clients=1), client_group(clients=1, local_steps=1, momentum=0.0, batch=ROWS), 25)
     module = two_layers().double()
     torch.nn.utils.vector_to_parameters(initial().double(), module.parameters())
     optimiser = torch.optim.SGD(module.parameters(), 0.3)

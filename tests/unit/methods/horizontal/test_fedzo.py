@@ -9,7 +9,7 @@ import torch
 from raydpzv.errors import Diverged
 from raydpzv.keys import direction_seed
 from raydpzv.methods.horizontal.compression import Codec, Whole
-from raydpzv.methods.horizontal.fedzo import Estimate, LocalZerothOrder, ZerothOrderTrainers
+from raydpzv.methods.horizontal.fedzo import Estimate, FedzoConfig, ZerothOrderTrainers
 from raydpzv.methods.roles import Order
 from raydpzv.wire.messages import Start
 from raydpzv.wire.weights import Update
@@ -37,7 +37,7 @@ RADIUS = 1e-2  # wide, so that rounding of the float32 losses stays small beside
 
 
 def client_group(*, codec: Codec | None = None, threads: int = 1, **settings: Any) -> ZerothOrderTrainers:
-    zo = LocalZerothOrder(**{"smoothing": RADIUS, "lr": 0.1, "batch": 8, **settings})
+    zo = FedzoConfig(**{"smoothing": RADIUS, "lr": 0.1, "batch": 8, "perturbations": 1, **settings})
     objectives = [objective(softmax_regression) for _ in range(threads)]
     return ZerothOrderTrainers(objectives, parts(), codec or Whole(), zo, KEY)
 
@@ -87,7 +87,9 @@ def test_one_step_along_one_direction_equals_the_generators_definition_and_numpy
 def test_steps_and_perturbations_equal_their_slow_rederivation(law: Law, estimate: Estimate) -> None:
     orders = [Order(o.client, o.body, 5) for o in zo_server().first_orders()]
     other: Estimate = "central" if estimate == "forward" else "forward"
-    for upload in client_group(steps=2, perturbations=3, law=law, estimate=estimate).process(orders):
+    for upload in client_group(local_steps=2, perturbations=3, direction=law, estimate=estimate).process(
+        orders
+    ):
         expected = by_hand(X_0, upload.client, 5, 2, 3, law, estimate)
         assert np.abs(values(upload) - expected).max() < 3e-5
         control = by_hand(X_0, upload.client, 5, 2, 3, law, other)
@@ -110,7 +112,7 @@ def test_central_differences_have_the_smaller_bias() -> None:
 
 @pytest.mark.parametrize(("estimate", "bound"), [("forward", 1e-6), ("central", 1e-2)])
 def test_the_loss_for_the_record_is_the_one_before_the_first_step(estimate: Estimate, bound: float) -> None:
-    for upload in client_group(steps=2, perturbations=2, estimate=estimate).process(
+    for upload in client_group(local_steps=2, perturbations=2, estimate=estimate).process(
         zo_server().first_orders()
     ):
         loss = regression_loss(X_0, batch_of(parts(), upload.client, 1, 0, 8))
@@ -118,7 +120,7 @@ def test_the_loss_for_the_record_is_the_one_before_the_first_step(estimate: Esti
 
 
 def test_no_two_clients_rounds_or_steps_share_a_direction() -> None:
-    used = client_group(steps=3, perturbations=2)
+    used = client_group(local_steps=3, perturbations=2)
     seeds = [
         u.seed
         for client in range(CLIENTS)
@@ -131,7 +133,7 @@ def test_no_two_clients_rounds_or_steps_share_a_direction() -> None:
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 def test_neither_threads_nor_executors_move_a_bit(codec: Codec) -> None:
-    settings: dict[str, Any] = {"steps": 2, "perturbations": 3, "law": "sphere", "codec": codec}
+    settings: dict[str, Any] = {"local_steps": 2, "perturbations": 3, "direction": "sphere", "codec": codec}
     orders = zo_server(codec=codec).first_orders()
     alone = [u.body.encode() for u in client_group(**settings).process(orders)]
     assert [u.body.encode() for u in client_group(threads=3, **settings).process(orders)] == alone
@@ -159,7 +161,7 @@ def test_foreign_orders_are_refused() -> None:
 @pytest.mark.parametrize("estimate", ["forward", "central"])
 def test_it_learns_and_a_tiny_step_does_not(estimate: Estimate) -> None:
     def loss(lr: float) -> float:
-        used = client_group(lr=lr, steps=2, perturbations=4, smoothing=1e-3, estimate=estimate)
+        used = client_group(lr=lr, local_steps=2, perturbations=4, smoothing=1e-3, estimate=estimate)
         x, _ = run(zo_server(), used, 40)
         return objective(softmax_regression).evaluate(torch.from_numpy(x), X, Y).loss
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from raydpzv.data.users import Known, Pairs, UserLaw, UserParts, share_users
+from raydpzv.data.users import Known, Pairs, UserParts, share_users
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.dense import dense_whole
 from raydpzv.engine.row_readers import KeptRows
@@ -26,6 +26,7 @@ from raydpzv.methods.horizontal.uldp_sgd import ULDP_SGD
 from raydpzv.methods.horizontal.user_sums import UserSums
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.privacy.user_release import user_integers
+from raydpzv.settings.sections_horizontal import UsersSection
 from raydpzv.wire.weights import Update, Weights
 from tests.helpers.user_parties import (
     KEY,
@@ -343,7 +344,7 @@ def test_another_message_is_refused() -> None:
 
 def upload_peak(size: int) -> int:
     """The most memory of numpy's that a silo's upload takes: 40 silos, 10,000 users."""
-    held = share_users(Known(np.zeros(30_000, np.int64)), 40, UserLaw(12_000), KEY / "parts")
+    held = share_users(Known(np.zeros(30_000, np.int64)), 40, UsersSection(count=12_000), KEY / "parts")
     assert held.users > 10_000
     assert len(held.pairs(0)) > 400
     made_with = dataclasses.replace(noise("records", multiplier=1.0), users=held.users)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,12 +19,13 @@ from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer, SharedDirec
 from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.wire.messages import CompressedEmbeddings, Embeddings, Slopes
 from raydpzv.zo.philox import normals
-from tests.helpers.baseline_parties import SIZES, czofo_server, vafl_clients
+from tests.helpers.baseline_parties import czofo_server, vafl_clients
 from tests.helpers.vertical_parties import (
     BATCH,
     CLASSES,
     CLIENTS,
     KEY,
+    SIZES,
     WIDTH,
     in_double,
     make_data,
@@ -154,7 +157,7 @@ def relative_errors(steps: int, **settings: object) -> float:
     labels = torch.from_numpy(generator.integers(0, CLASSES, ROWS))
     inputs = generator.standard_normal((ROWS, CLIENTS, WIDTH)).astype(np.float32)
     found_top = TorchTop(make_head("frozen"), labels, labels, clients=CLIENTS, width=WIDTH)
-    server = CzofoServer(found_top, config, KEY, **(SIZES | {"batch": ROWS}))
+    server = CzofoServer(found_top, replace(SIZES, batch=ROWS), config, KEY)
     ids = np.arange(ROWS, dtype=np.int32)
     for m in range(CLIENTS):
         found_top.put(m, ids, inputs[:, m], 1)

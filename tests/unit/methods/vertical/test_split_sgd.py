@@ -17,6 +17,7 @@ from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
     ROWS,
+    SIZES,
     WIDTH,
     Data,
     batches,
@@ -38,9 +39,7 @@ DATA = make_data()
 def sgd_parties(data: Data, momentum: float) -> tuple[list[SgdClient], SgdServer]:
     clients = [SgdClient(m, make_bottom(data, m, descent=FirstOrder(0.5, momentum))) for m in range(CLIENTS)]
     head = make_head("sgd", lr=0.2, momentum=momentum)
-    server = SgdServer(
-        make_top(data, head), batches("server"), clients=CLIENTS, width=WIDTH, fixed_batches=True
-    )
+    server = SgdServer(make_top(data, head), batches("server"), SIZES)
     return clients, server
 
 
@@ -102,7 +101,7 @@ def test_an_sgd_client_needs_rows_first() -> None:
 def frozen_parties() -> tuple[list[FrozenClient], FrozenServer]:
     clients = [FrozenClient(m, make_bottom(DATA, m), batches(m)) for m in range(CLIENTS)]
     head = make_head("sgd", lr=0.1, momentum=0.9)
-    server = FrozenServer(make_top(DATA, head), clients=CLIENTS, width=WIDTH, batch=BATCH, fixed_batches=True)
+    server = FrozenServer(make_top(DATA, head), SIZES)
     return clients, server
 
 

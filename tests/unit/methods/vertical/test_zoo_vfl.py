@@ -18,11 +18,11 @@ from raydpzv.privacy.mechanisms import SeededNoise
 from raydpzv.wire.messages import EmbeddingPair, Slopes
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Rule
-from tests.helpers.baseline_parties import SIZES
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
     KEY,
+    SIZES,
     WIDTH,
     batches,
     bottom,
@@ -47,7 +47,7 @@ def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):
         ZooVflClient(m, make_bottom(DATA, m, rule=rule, clip=clip), batches(m), settings, KEY, privacy)
         for m in range(CLIENTS)
     ]
-    return clients, ZooVflServer(make_top(DATA, make_head("sgd")), **SIZES)
+    return clients, ZooVflServer(make_top(DATA, make_head("sgd")), SIZES)
 
 
 def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:

@@ -1,0 +1,116 @@
+"""One's own arrays: x and y, and perhaps x_test and y_test, in one NumPy archive (.npz)."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Container
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.data.files import no_file, one_line
+from raydpzv.data.sources import Request
+from raydpzv.data.table import Split, Table
+from raydpzv.errors import DataError
+
+_NAMES = ("x", "y", "x_test", "y_test")
+
+
+def read_views(request: Request) -> Table | Split:
+    """Return objects seen from several sides, such as ModelNet40's twelve views: x [D, V, ...] and y [D].
+
+    Values stay as they are whatever the arrays' type, which is a property of the file: one record would rescale all
+    others by it. Raises DataError.
+    """
+    return _tables(request, range(3, 65), "views want [D, V, ...], one axis more than a flat table")
+
+
+def read_tokens(request: Request) -> Table | Split:
+    """Return token ids x [D, L] and y [D], as some tokenizer made them (0: padding).
+
+    L is the file's. Raises DataError, also for ids outside 0..V-1.
+    """
+    form = "token ids want [D, L], one row of ids a text"
+    return _tables(request, (2,), form, request.data.vocabulary)
+
+
+def _tables(
+    request: Request, axes: Container[int], form: str, vocabulary: int | None = None
+) -> Table | Split:
+    """Return an archive's rows; x_test and y_test are test rows if they are there.
+
+    axes: how many axes x may have; form: the same in words, for the message.
+    """
+    arrays, name = _arrays(request.file), one_line(request.file.name)
+    _check(name, arrays, axes, form)
+    y, classes = _numbered_labels(arrays, request, name)
+    train = Table(name, arrays["x"], y["y"], classes, vocabulary=vocabulary)
+    if "x_test" not in arrays:
+        return train
+    return Split(train, Table(name, arrays["x_test"], y["y_test"], classes, vocabulary=vocabulary))
+
+
+def _numbered_labels(
+    arrays: dict[str, np.ndarray], request: Request, name: str
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the labels of both parts by their array's name, int [D] each, and how many classes there are.
+
+    Labels of a public list are numbered by their place in it. Without a list they are numbers already, and there is
+    one class more than the largest. Raises DataError.
+    """
+    known = request.labels
+    labels = {part: array for part, array in arrays.items() if part in _NAMES[1::2]}
+    if request.strangers:
+        labels["y"] = labels["y"].astype(np.int64)
+        labels["y"][list(request.strangers)] = 1 + max(int(found.max()) for found in labels.values())
+    if known is None:
+        for part, found in labels.items():
+            if found.max() >= len(labels["y"]):
+                raise DataError(
+                    f'array {part} of "{name}" has the label {found.max()}, more than there are rows: number the '
+                    "classes 0, 1, 2, ... without gaps, or list them in data.classes"
+                )
+        return labels, 1 + max(int(found.max()) for found in labels.values())
+    placed = {}
+    for part, found in labels.items():
+        values, place = np.unique(found, return_inverse=True)
+        placed[part] = np.array(known.places(map(str, values.tolist())))[place]
+        if (outside := np.flatnonzero(placed[part] < 0)).size:
+            raise known.refusal(found[outside[0]], int(outside[0]), f"array {part}", name)
+    return placed, len(known)
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    if not file.is_file():
+        raise no_file(file)
+    if not zipfile.is_zipfile(file):
+        raise DataError(
+            one_line(f'"{file}" is not an .npz archive: write it with numpy.savez(file, x=..., y=...)')
+        )
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            one_line(f'"{file}" cannot be read: {error}: save plain number arrays again')
+        ) from error
+
+
+def _check(name: str, arrays: dict[str, np.ndarray], axes: Container[int], form: str) -> None:
+    wanted = _NAMES if "x_test" in arrays or "y_test" in arrays else _NAMES[:2]
+    lacking = [array for array in wanted if array not in arrays]
+    if lacking:
+        raise DataError(
+            f'"{name}" lacks the arrays {", ".join(lacking)}; it has {", ".join(arrays) or "none"}: save x '
+            "and y, and either both or none of x_test and y_test"
+        )
+    for array in wanted[::2]:
+        if arrays[array].ndim not in axes:
+            raise DataError(f'array {array} of "{name}" has the shape {arrays[array].shape}: {form}')
+    for array in wanted[1::2]:
+        if arrays[array].ndim != 1 or arrays[array].dtype.kind not in "iu" or not arrays[array].size:
+            raise DataError(
+                f'array {array} of "{name}" is {arrays[array].dtype} of shape {arrays[array].shape}: save '
+                "one whole number a row, counted from 0"
+            )

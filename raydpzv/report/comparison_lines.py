@@ -1,0 +1,209 @@
+"""The lines of a comparison: a method at one ε, with its runs and their curves, and their band over the seeds.
+
+A line is a method (its label) at one ε, the one its noise is calibrated to (None: no noise); its runs differ in
+their seeds. Tables have the schemas of `raydpzv.report.comparison_table`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from raydpzv.experiment.diagnostics import collapsed, fallen, not_above
+from raydpzv.report import text
+
+EARLY = "ended early"
+FAILURES = ("diverged", "constant prediction", "one class' share", EARLY, "failed")
+"""Outcomes that count as failures."""
+NOT_RUN = "not run"
+CALIBRATED = "calibrated to ε"
+WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "not above frozen clients (control)": lambda run: not_above(
+        known(run["accuracy"]), known(run["control_accuracy"])
+    ),
+    "collapsed: nearly all held-out rows are predicted as one class": lambda run: collapsed(
+        known(run["top_share"]), known(run["largest_class_share"])
+    ),
+    "fallen far below its own peak accuracy": lambda run: fallen(
+        known(run["peak_accuracy"]), known(run["accuracy"])
+    ),
+}
+"""What is suspicious in a run (a row of RUNS) that did not fail."""
+_NO_FLOATS = np.zeros(0)
+_FIELDS = ("update", "time", "bytes_up", "bytes_down", "vector_length", "accuracy")
+_NOTHING = dict.fromkeys(_FIELDS, _NO_FLOATS)
+
+Key = tuple[str, float | None, int]
+"""Label, ε and seed: what tells runs apart."""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """The evaluations of one run, in order of updates; bytes: both directions. `broken`: it ends without a model."""
+
+    update: Floats
+    time: Floats
+    bytes_up: Floats
+    bytes_down: Floats
+    vector_length: Floats
+    accuracy: Floats
+    broken: bool
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are accuracies; survival times have none."""
+        return bool(np.isfinite(self.accuracy).any())
+
+    @property
+    def bytes(self) -> Floats:
+        """Bytes up and down together."""
+        return self.bytes_up + self.bytes_down
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: its runs (rows of RUNS) with their curves, both in order; without those not run."""
+
+    label: str
+    epsilon: float | None
+    runs: tuple[Mapping[str, Any], ...]
+    curves: tuple[Evaluations, ...]
+    method: str
+    control: bool
+    not_run: int
+
+    @property
+    def noisy(self) -> bool:
+        """Whether noise was asked for."""
+        return self.epsilon is not None or any(run.get("multiplier") or run.get("sigma") for run in self.runs)
+
+    @property
+    def failed(self) -> list[Mapping[str, Any]]:
+        """The runs that failed."""
+        return [run for run in self.runs if run["outcome"] in FAILURES]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is suspicious in its runs that did not fail, each with its seeds; a control's are not compared to it."""
+        sound = [run for run in self.runs if run["outcome"] not in FAILURES]
+        return [
+            f"{what} ({len(seeds)} of {len(self.runs)} runs: seed {', '.join(map(str, seeds))})"
+            for what, holds in WARNINGS.items()
+            if (seeds := [run["seed"] for run in sound if holds(run)])
+        ]
+
+    @property
+    def why(self) -> str:
+        """How its runs failed, the most frequent outcome first; empty if none did."""
+        counts = Counter(str(run["outcome"]) for run in self.failed)
+        return ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+
+
+@dataclass(frozen=True)
+class Band:
+    """Accuracy of several runs at common updates: x, and the accuracy's median, minimum and maximum."""
+
+    x: Floats
+    median: Floats
+    low: Floats
+    high: Floats
+
+
+def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
+    """Return the lines, in order of first appearance."""
+    found: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
+    for run in runs.to_pylist():
+        found.setdefault((run["label"], run["epsilon"]), []).append(run)
+    by_run = curves_by_run(curves)
+    return [_line(label, epsilon, group, by_run) for (label, epsilon), group in found.items()]
+
+
+def calibrated(epsilon: float | None) -> str:
+    """Return the ε that noise is calibrated to; "none" without noise."""
+    return "none" if epsilon is None else text.number(epsilon)
+
+
+def named(label: str, epsilon: float | None) -> str:
+    """Return a line's name in a sentence."""
+    return label if epsilon is None else f"{label}, {CALIBRATED} = {calibrated(epsilon)}"
+
+
+def known(value: float | None) -> float:
+    """Return a number of RUNS; a null, as tables of older versions have it, is NaN."""
+    return math.nan if value is None else value
+
+
+def final_accuracy(run: Mapping[str, Any]) -> float:
+    """Return the accuracy that a run counts with: 0 if it ends without a model."""
+    return 0.0 if ends_without_model(run) else float(run["accuracy"])
+
+
+def ends_without_model(run: Mapping[str, Any]) -> bool:
+    """Tell whether a run ends without a model: an error ended it, or its accuracy (concordance) is no number."""
+    ended = run["outcome"] in FAILURES and run["status"] in ("failed", "missing")
+    unscored = math.isnan(run["accuracy"]) and math.isnan(known(run.get("concordance")))
+    return ended or run["outcome"] == "failed" or unscored
+
+
+def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Floats]]:
+    """Return the columns of every run's curve, in order of updates."""
+    places: dict[Key, list[int]] = {}
+    for i, key in enumerate(zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)):
+        places.setdefault(key, []).append(i)
+    columns = {name: curves[name].to_numpy().astype(np.float64) for name in _FIELDS}
+    found = {}
+    for key, own in places.items():
+        order = np.array(own)[np.argsort(columns["update"][own], kind="stable")]
+        found[key] = {name: column[order] for name, column in columns.items()}
+    return found
+
+
+def band(curves: Sequence[Evaluations], by: str) -> Band:
+    """Return median and range of the accuracy at every update at which a run was evaluated.
+
+    by: the field of a curve that is x, of which the median is taken too. A run keeps its last accuracy after its end,
+    or 0 if it broke off; updates before the first evaluation of any run are left out.
+    """
+    ran = [c for c in curves if len(c.update)]
+    if not any(c.scored for c in ran):
+        return Band(_NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
+    grid = np.unique(np.concatenate([c.update for c in ran]))
+    grid = grid[grid >= max(c.update[0] for c in ran)]
+    accuracy = np.stack([_held(c, np.nan_to_num(c.accuracy), grid, 0.0) for c in curves])
+    x = np.nanmedian(np.stack([_held(c, getattr(c, by), grid, math.nan) for c in ran]), axis=0)
+    # where a run broke off, the median of x is over fewer runs and could step back
+    return Band(
+        np.maximum.accumulate(x), np.median(accuracy, axis=0), accuracy.min(axis=0), accuracy.max(axis=0)
+    )
+
+
+def _held(curve: Evaluations, values: Floats, grid: Floats, after: float) -> Floats:
+    """Return the last value at or before each update of the grid; `after` the end of a run that broke off."""
+    place = np.searchsorted(curve.update, grid, "right") - 1
+    held: Floats = np.append(values, after)[place]
+    if curve.broken and len(curve.update):
+        held[grid > curve.update[-1]] = after
+    return held
+
+
+def _line(
+    label: str,
+    epsilon: float | None,
+    group: Sequence[Mapping[str, Any]],
+    by_run: Mapping[Key, dict[str, Floats]],
+) -> Line:
+    made = tuple(run for run in group if run["outcome"] != NOT_RUN)
+    curves = tuple(
+        Evaluations(**by_run.get((label, epsilon, run["seed"]), _NOTHING), broken=ends_without_model(run))
+        for run in made
+    )
+    first = group[0]
+    return Line(label, epsilon, made, curves, first["method"], first["control"], len(group) - len(made))

@@ -1,0 +1,234 @@
+"""What is proved against whom, for all lines of a comparison: equal rows stand once, each note once below.
+
+A claim is a row of `raydpzv.report.comparison_table.CLAIMS`. Of the seeds of a line the largest ε counts, and it is
+proved only if it is for every seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from raydpzv.privacy import claim_words
+from raydpzv.report import text
+from raydpzv.report.comparison_lines import CALIBRATED, calibrated, named
+from raydpzv.report.privacy import ClaimRow, merged
+from raydpzv.report.table import HeadTable
+
+HEADS = (
+    "method", CALIBRATED, "adversary", "relation", "ε", "guess", "standing", "δ", "mechanism", "accountant", "notes",
+)  # fmt: skip
+MEANING = (
+    "ε: the largest over the seeds, infinite (∞) where nothing is bounded. The ε that noise is calibrated to is what a "
+    "calibration aims at; proved is what this table says is proved, against the adversary in the same row alone."
+)
+_INNER = ("adversary", "relation", "ε", "guess", "standing", "accountant", "notes")
+
+Place = tuple[str, float | None]
+"""A line: its label and the ε that its noise is calibrated to."""
+
+
+@dataclass(frozen=True)
+class ComparedClaim(ClaimRow):
+    """A row as text, of all the lines for which it is the same; the scope is among its notes."""
+
+    who: tuple[Place, ...]
+    epsilon: str
+    guess: str
+    standing: str
+    delta: str
+    mechanism: str
+    accountant: str
+
+    @property
+    def heading(self) -> str:
+        """The lines in words."""
+        return "; ".join(f"{labels}, {CALIBRATED} = {spent}" for spent, labels in self._together().items())
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row under HEADS; methods with other values of ε stand on lines of their own."""
+        together, numbers = self._together(), "".join(f"[{n}]" for n in self.notes)
+        return (
+            *(
+                "\n".join(together.values()),
+                "\n".join(together),
+                self.adversary,
+                self.relation,
+                self.epsilon,
+                self.guess,
+                self.standing,
+            ),
+            *(self.delta, self.mechanism, self.accountant, numbers),
+        )
+
+    def _together(self) -> dict[str, str]:
+        """Return the labels that share the same values of ε, by these."""
+        spent: dict[str, list[str]] = {}
+        for label, epsilon in self.who:
+            spent.setdefault(label, []).append(calibrated(epsilon))
+        together: dict[str, list[str]] = {}
+        for label, values in spent.items():
+            together.setdefault(", ".join(values), []).append(label)
+        return {values: "; ".join(labels) for values, labels in together.items()}
+
+
+@dataclass(frozen=True)
+class ComparedPrivacy:
+    """Rows and the notes they number; `without`: sentences on the lines of which no ε is stated."""
+
+    rows: tuple[ComparedClaim, ...]
+    without: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
+    """Return what is claimed for the lines with noise, and which lines have none."""
+    stated = claims.to_pylist()
+    noised = {_place(c) for c in stated if c["mechanism"] != "none"}
+    chosen = [_largest(g) for g in _groups(c for c in stated if _place(c) in noised)]
+    notes = list(dict.fromkeys(note for c in chosen for note in _notes(c)))
+    of_line: dict[tuple[Place, ...], list[ComparedClaim]] = {}
+    for c in chosen:
+        of_line.setdefault((_place(c),), []).append(_row(c, notes))
+    rows = _shared([merged(group) for group in of_line.values()])
+    return ComparedPrivacy(tuple(rows), tuple(_without(runs, noised)), tuple(notes))
+
+
+def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
+    """Return the claims for a console: a heading for each mechanism, its adversaries below, notes at the end."""
+    found = compared_privacy(claims, runs)
+    blocks: dict[tuple[str, ...], list[ComparedClaim]] = {}
+    for row in found.rows:
+        blocks.setdefault((row.heading, row.mechanism, row.delta), []).append(row)
+    parts: list[RenderableType] = [Text("Privacy: what is proved, and against whom", "bold"), Text(MEANING)]
+    for (name, mechanism, delta), rows in blocks.items():
+        parts += [
+            Text(),
+            Text(f"{name}: {_said(mechanism)}; δ = {delta}"),
+            Padding(_inner(rows), (0, 0, 0, 2)),
+        ]
+    parts += [Text(), *map(Text, found.without)]
+    return Group(*parts, *(Text(f"[{i}] {note}") for i, note in enumerate(found.notes, 1)))
+
+
+def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
+    """Return in a line how many lines with noise are private, and in words the smallest and the largest ε of these."""
+    stated = claims.to_pylist()
+    noised = {_place(c) for c in stated if c["mechanism"] != "none"}
+    if not noised and any(_asked(r) and r["outcome"] != "ok" for r in runs.to_pylist()):
+        return "Privacy: of the lines with noise no run has a result; nothing can be said."
+    if not noised:
+        return "Privacy: no line adds noise; there is no ε, and nothing is private."
+    exposed = {_place(r) for r in runs.to_pylist() if not r["private"]}
+    worst: dict[Place, list[Mapping[str, Any]]] = {}
+    for group in _groups(c for c in stated if _place(c) in noised - exposed):
+        claim = _largest(group)
+        worst.setdefault(_place(claim), []).append(_stated(claim))
+    found = {place: claim_words.judge(rows) for place, rows in worst.items()}
+    private = sorted((p for p in found if found[p].private), key=lambda p: _least(worst[p]))
+    said = f"Privacy: {len(private)} of {len(noised)} lines with noise are private"
+    if not private:
+        return f"Privacy: NOT PRIVATE, no useful ε is proved for any of the {len(noised)} lines with noise."
+    left = "" if len(private) == len(noised) else "; the others are NOT PRIVATE"
+    words = {place: f"{named(*place)}: {found[place].headline()}" for place in (private[0], private[-1])}
+    return " ".join([f"{said}{left}.", *words.values()])
+
+
+def _least(rows: Sequence[Mapping[str, Any]]) -> float:
+    return min(float(row["epsilon"]) for row in rows if claim_words.useful(row))
+
+
+def _asked(run: Mapping[str, Any]) -> bool:
+    """Tell whether noise was asked for."""
+    return any(run[name] is not None for name in ("epsilon", "multiplier", "sigma"))
+
+
+def _said(mechanism: str) -> str:
+    return "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
+
+
+def _inner(rows: Sequence[ComparedClaim]) -> HeadTable:
+    table = HeadTable(
+        box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False, show_edge=False
+    )
+    for head in _INNER:
+        table.add_column(head, overflow="fold", justify="right" if head in ("ε", "guess") else "left")
+    for row in rows:
+        cells = dict(zip(HEADS, map(Text, row.cells), strict=True))
+        cells["standing"].stylize("green" if row.standing == "proved" else "red")
+        table.add_row(*(cells[head] for head in _INNER))
+    return table
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return row["label"], row["epsilon"]
+
+
+def _groups(claims: Iterable[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
+    """Return what the seeds of a line say on one adversary under one relation, line by line."""
+    found: dict[Place, dict[tuple[str, str], list[Mapping[str, Any]]]] = {}
+    for c in claims:
+        of_line = found.setdefault(_place(c), {})
+        of_line.setdefault((c["adversary"], c["relation"]), []).append(c)
+    return [group for of_line in found.values() for group in of_line.values()]
+
+
+def _largest(seeds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the claim with the largest ε; one that is not stated bounds nothing. Proved: for every seed."""
+    known = [c if not math.isnan(c["claimed"]) else {**c, "claimed": math.inf, "holds": False} for c in seeds]
+    worst = max(known, key=lambda c: float(c["claimed"]))
+    return {**worst, "holds": all(c["holds"] for c in known)}
+
+
+def _notes(claim: Mapping[str, Any]) -> list[str]:
+    scope = f"Scope: {claim['scope']}." if claim["scope"] and claim["mechanism"] != "none" else ""
+    return [note for note in (claim["note"], scope) if note]
+
+
+def _row(claim: Mapping[str, Any], notes: Sequence[str]) -> ComparedClaim:
+    return ComparedClaim(
+        who=(_place(claim),),
+        adversary=claim_words.adversary_cell(claim),
+        relation=claim_words.relation_cell(claim),
+        epsilon=text.number(claim["claimed"]),
+        guess=claim_words.guess(_stated(claim)) or text.NONE,
+        standing=claim_words.standing(_stated(claim)),
+        delta=text.number(claim["delta"]),
+        mechanism=str(claim["mechanism"]),
+        accountant=claim_words.accountant_cell(claim),
+        notes=tuple(notes.index(note) + 1 for note in _notes(claim)),
+    )
+
+
+def _stated(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of CLAIMS as a claim: in `CLAIMS`, epsilon is what the line's noise is calibrated to."""
+    return {**claim, "epsilon": claim["claimed"]}
+
+
+def _shared(groups: Sequence[Sequence[ComparedClaim]]) -> list[ComparedClaim]:
+    """Return the rows of all lines, of lines with equal rows once; rows without a mechanism come last, each once."""
+    blocks: dict[tuple[ComparedClaim, ...], tuple[Place, ...]] = {}
+    for plain in (False, True):
+        for rows in groups:
+            own = tuple(replace(row, who=()) for row in rows if (row.mechanism == "none") is plain)
+            blocks[own] = blocks.get(own, ()) + rows[0].who
+    return [replace(row, who=who) for block, who in blocks.items() for row in block]
+
+
+def _without(runs: pa.Table, noised: set[Place]) -> Iterable[str]:
+    places = {_place(r): _asked(r) for r in runs.to_pylist()}
+    plain = [place[0] for place, asked in places.items() if not asked and place not in noised]
+    if plain:
+        yield f"{'; '.join(plain)}: no noise, no ε."
+    for (label, epsilon), asked in places.items():
+        if asked and (label, epsilon) not in noised:
+            yield f"{named(label, epsilon)}: no run has come to its end, no ε is stated."

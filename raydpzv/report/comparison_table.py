@@ -1,0 +1,293 @@
+"""Runs side by side: the rows that a comparison keeps, and the one table they fold into.
+
+A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null: none, or noise by a
+multiplier that the label names); its runs differ in their seeds. A run has failed if its outcome is one of FAILURES.
+Failed runs stay in every median and range:
+
+- with accuracy 0 (final, best, at equal budgets) and other scores of 0 where the run ends without a model, since it
+  predicts nothing;
+- as never having reached a target, whatever they had reached before, since a model that predicts one class has that
+  class' share.
+
+A run that was not made ("not run") is in no number but `not_run`. A median over nothing is NaN, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raydpzv.report.comparison_lines import (
+    FAILURES,
+    Evaluations,
+    Floats,
+    Line,
+    curves_by_run,
+    ends_without_model,
+    final_accuracy,
+    known,
+    lines,
+)
+
+RUNS = pa.schema(
+    [
+        ("label", pa.string()),
+        ("method", pa.string()),
+        ("control", pa.bool_()),
+        ("epsilon", pa.float64()),  # that the noise is calibrated to; null: to none
+        ("multiplier", pa.float64()),  # of the noise, given in place of an ε; null: none is
+        ("sigma", pa.float64()),  # the noise's deviation, given in place of an ε; null: none is
+        ("seed", pa.int64()),
+        ("run", pa.string()),  # folder below runs/
+        ("status", pa.string()),  # "done", "stopped", "failed" or "missing"
+        ("outcome", pa.string()),  # "ok", "not run" or one of FAILURES
+        ("reason", pa.string()),  # "" if ok
+        ("accuracy", pa.float64()),  # of the last evaluation; NaN where there is none
+        ("best_accuracy", pa.float64()),  # of the model that validation rows choose; NaN without them
+        ("validation_accuracy", pa.float64()),  # of that model; NaN without them
+        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: tells a fall
+        ("roc_auc", pa.float64()),  # of the last evaluation; NaN where there are no two classes
+        ("pr_auc", pa.float64()),
+        ("balanced_accuracy", pa.float64()),  # of two classes, likewise
+        ("concordance", pa.float64()),  # of survival times, whose accuracies are NaN
+        ("loss", pa.float64()),
+        ("top_share", pa.float64()),
+        ("largest_class_share", pa.float64()),  # of the held-out rows; NaN in runs of older versions
+        (
+            "control_accuracy",
+            pa.float64(),
+        ),  # of frozen clients with the same seed; NaN for controls, or without one
+        ("updates", pa.int64()),
+        ("bytes_up", pa.int64()),
+        ("bytes_down", pa.int64()),
+        (
+            "vector_length",
+            pa.float64(),
+        ),  # numbers sent both ways, per client; NaN in vertical runs and older ones
+        ("simulated_seconds", pa.float64()),
+        ("seconds", pa.float64()),
+        ("staleness", pa.float64()),  # mean
+        ("private", pa.bool_()),
+        ("verdict", pa.string()),
+    ]
+)
+
+CURVES = pa.schema(
+    [
+        ("label", pa.string()),
+        ("epsilon", pa.float64()),
+        ("seed", pa.int64()),
+        ("update", pa.int64()),
+        ("time", pa.float64()),  # seconds of the run's clock
+        ("bytes_up", pa.int64()),  # up to and including that update
+        ("bytes_down", pa.int64()),
+        ("vector_length", pa.float64()),  # null where runs have NaN
+        ("accuracy", pa.float64()),
+        ("loss", pa.float64()),
+        ("validation_accuracy", pa.float64()),  # null without validation rows
+    ]
+)
+
+CLAIMS = pa.schema(
+    [
+        ("label", pa.string()),
+        ("epsilon", pa.float64()),
+        ("seed", pa.int64()),
+        ("adversary", pa.string()),
+        ("claimed", pa.float64()),  # the claim's own ε; infinity bounds nothing
+        ("delta", pa.float64()),
+        ("mechanism", pa.string()),
+        ("sensitivity", pa.float64()),
+        ("relation", pa.string()),
+        ("accountant", pa.string()),
+        ("holds", pa.bool_()),
+        ("note", pa.string()),
+        ("scope", pa.string()),
+        ("guess", pa.float64()),  # how often an attacker is right at most; null where no ε is proved
+    ]
+)
+
+
+class Compared(NamedTuple):
+    """The rows of a comparison: RUNS, CURVES and CLAIMS."""
+
+    runs: pa.Table
+    curves: pa.Table
+    claims: pa.Table
+
+
+_SPREAD = ("median", "min", "max")
+_SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
+"""Names of scores beside accuracy, of which ranges stand in the table."""
+
+
+def target_name(target: float) -> str:
+    """Return a target as it stands in the names of columns: 0.9."""
+    return f"{target:.10g}"
+
+
+def table(runs: pa.Table, curves: pa.Table, targets: Sequence[float]) -> pa.Table:
+    """Return one row per line: medians over its seeds and, for accuracies and costs, their ranges.
+
+    Accuracies are shares of 1. `updates`, bytes, seconds (simulated) and staleness are medians over the runs that left
+    a summary. A cost of a target is infinite for a run that never reached it; `slower_T` is the median time to T as a
+    multiple of the quickest line's that is no control, NaN where that one took no time.
+    """
+    found, asked = lines(runs, curves), [target_name(t) for t in dict.fromkeys(targets)]
+    sent, passed = equal_bytes(curves, runs), equal_seconds(curves, runs)
+    rows = [_row(line, sent, passed, dict.fromkeys(targets)) for line in found]
+    for name in asked:
+        medians = [
+            row[f"seconds_{name}_median"] for row, line in zip(rows, found, strict=True) if not line.control
+        ]
+        quickest = min((m for m in medians if not math.isnan(m)), default=math.nan)
+        for row in rows:
+            compared = math.isfinite(quickest) and quickest > 0
+            row[f"slower_{name}"] = row[f"seconds_{name}_median"] / quickest if compared else math.nan
+    return pa.Table.from_pylist(rows, schema=_schema(asked))
+
+
+def equal_bytes(curves: pa.Table, runs: pa.Table | None = None) -> int:
+    """Return the most bytes, up and down together, that every run covers; 0 where nothing travels.
+
+    Runs that send nothing cover any number. runs: leaves out those not run, and those that broke off without a model,
+    which count with accuracy 0 at any budget.
+    """
+    spent = [c.bytes[-1] for c in _moving(curves, runs) if c.bytes[-1] > 0]
+    return int(min(spent, default=0))
+
+
+def equal_seconds(curves: pa.Table, runs: pa.Table | None = None) -> float:
+    """Return the most seconds of the run's clock that every run covers, as `equal_bytes`; NaN where no time passes."""
+    return float(min((c.time[-1] for c in _moving(curves, runs) if c.time[-1] > 0), default=math.nan))
+
+
+def _moving(curves: pa.Table, runs: pa.Table | None) -> list[Evaluations]:
+    """Return the curves over which an equal budget is taken: those with an evaluation after update 0."""
+    if runs is None:
+        found = [Evaluations(**fields, broken=False) for fields in curves_by_run(curves).values()]
+    else:
+        found = [c for line in lines(runs, curves) for c in line.curves if not c.broken]
+    found = [c for c in found if c.scored]
+    return [c for c in found if len(c.update) and c.update[-1] > 0]
+
+
+def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict[str, Any]:
+    runs, curves = line.runs, line.curves
+    left = [run for run in runs if run["status"] != "missing"]
+    row: dict[str, Any] = {
+        "label": line.label,
+        "method": line.method,
+        "control": line.control,
+        "epsilon": line.epsilon,
+        "runs": len(runs),
+        "failures": len(line.failed),
+        "not_run": line.not_run,
+        "why": line.why,
+        **_spread("accuracy", [final_accuracy(run) for run in runs]),
+        **_spread("best", _of_model(runs, "best_accuracy")),
+        **_spread("roc_auc", _of_model(runs, "roc_auc")),
+        **_spread("pr_auc", _of_model(runs, "pr_auc")),
+        **_spread("balanced_accuracy", _of_model(runs, "balanced_accuracy")),
+        **_spread("concordance", _of_model(runs, "concordance")),
+        **{
+            f"{name}_median": _median([run[name] for run in left])
+            for name in ("updates", "bytes_up", "bytes_down", "vector_length")
+        },
+        "seconds_median": _median([run["simulated_seconds"] for run in left]),
+        "staleness_median": _median([run["staleness"] for run in left]),
+        **_spread("equal_bytes", [_accuracy_at(c, c.bytes, sent) for c in curves] if sent else []),
+        **_spread(
+            "equal_seconds", [] if math.isnan(passed) else [_accuracy_at(c, c.time, passed) for c in curves]
+        ),
+        "private": bool(runs) and all(run["private"] for run in runs),
+        "warnings": "; ".join(line.warnings),
+    }
+    for target in targets:
+        row |= _cost(line, target)
+    return row
+
+
+def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return a score of each run's model; 0 where a run ends without one."""
+    return [0.0 if ends_without_model(run) else known(run[name]) for run in runs]
+
+
+def _accuracy_at(curve: Evaluations, spent: Floats, budget: float) -> float:
+    """Return the accuracy of the last evaluation within a budget; NaN if the first one is beyond it."""
+    if curve.broken:
+        return 0.0
+    within = np.flatnonzero(spent <= budget)
+    if not len(within) or not curve.scored:
+        return math.nan
+    return float(np.nan_to_num(curve.accuracy[within[-1]]))
+
+
+def _cost(line: Line, target: float) -> dict[str, Any]:
+    """Return the columns of one target."""
+    costs: dict[str, list[float]] = {
+        name: [] for name in ("update", "time", "bytes_up", "bytes_down", "bytes")
+    }
+    for run, curve in zip(line.runs, line.curves, strict=True):
+        at = np.flatnonzero(curve.accuracy >= target)
+        reached = len(at) > 0 and run["outcome"] not in FAILURES
+        for name, values in costs.items():
+            values.append(float(getattr(curve, name)[at[0]]) if reached else math.inf)
+    name = target_name(target)
+    return {
+        f"reached_{name}": int(np.isfinite(costs["update"]).sum()),
+        f"updates_{name}_median": _median(costs["update"]),
+        **_spread(f"seconds_{name}", costs["time"]),
+        f"bytes_up_{name}_median": _median(costs["bytes_up"]),
+        f"bytes_down_{name}_median": _median(costs["bytes_down"]),
+        **_spread(f"bytes_{name}", costs["bytes"]),
+    }
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    found = (math.nan,) * 3
+    if values and not any(math.isnan(v) for v in values):  # one unknown run leaves the range unknown
+        found = (_median(values), min(values), max(values))
+    return {f"{name}_{what}": float(value) for what, value in zip(_SPREAD, found, strict=True)}
+
+
+def _median(values: Sequence[float | None]) -> float:
+    found = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
+    return float(np.median(found)) if found else math.nan
+
+
+def _schema(targets: Sequence[str]) -> pa.Schema:
+    fields = [
+        *(
+            ("label", pa.string()),
+            ("method", pa.string()),
+            ("control", pa.bool_()),
+            ("epsilon", pa.float64()),
+        ),
+        *((name, pa.int64()) for name in ("runs", "failures", "not_run")),
+        ("why", pa.string()),
+        *_floats("accuracy", _SPREAD),
+        *(field for name in _SCORES for field in _floats(name, _SPREAD)),
+        *(
+            (f"{n}_median", pa.float64())
+            for n in ("updates", "bytes_up", "bytes_down", "vector_length", "seconds", "staleness")
+        ),
+        *_floats("equal_bytes", _SPREAD),
+        *_floats("equal_seconds", _SPREAD),
+        ("private", pa.bool_()),
+        ("warnings", pa.string()),  # what makes its runs suspicious though they did not fail; "" if nothing
+    ]
+    for name in targets:
+        fields += [(f"reached_{name}", pa.int64()), (f"updates_{name}_median", pa.float64())]
+        fields += _floats(f"seconds_{name}", _SPREAD)
+        fields += [(f"{way}_{name}_median", pa.float64()) for way in ("bytes_up", "bytes_down")]
+        fields += [*_floats(f"bytes_{name}", _SPREAD), (f"slower_{name}", pa.float64())]
+    return pa.schema(fields)
+
+
+def _floats(name: str, whats: Sequence[str]) -> list[tuple[str, pa.DataType]]:
+    return [(f"{name}_{what}", pa.float64()) for what in whats]

@@ -1,0 +1,493 @@
+"""Pictures of runs over updates, seconds and bytes. Each function overlays the labelled runs it is given.
+
+A function returns None where no run has rows for its picture. Pictures per client are in
+`raydpzv.report.client_plots`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import StrMethodFormatter
+from numpy.typing import NDArray
+
+from raydpzv.privacy import claim_words
+from raydpzv.records import metrics, staleness, traffic
+from raydpzv.records.downtime import leg_begins
+from raydpzv.report import plots, text
+from raydpzv.report.plots import Curve, ReportFigure, chart
+from raydpzv.report.run_tables import RunView
+
+PAPER = "claimed by the paper, not proved"
+PAPER_TRUE = "claimed by the paper, here proved"
+CLIENT = "proved against a client that knows its batches"
+_WHOM = {"external": "whoever sees the models", "client": "one silo", "server": "the server"}
+_LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
+"""Styles of curves of ε, by adversary or claimant."""
+_VERTICAL = "uploads the server has served"
+_HORIZONTAL = "updates of the shared model: a round of several uploads is one, or each upload if asynchronous"
+_MOST_BARS = 50
+_MOST_NAMED = 20
+
+
+def clock_axis(runs: Sequence[RunView]) -> str:
+    """Return the words on an axis of the run's clock, which stands still between two legs."""
+    return "run clock (s)" + (
+        ", the gaps between legs left out" if any(r.summary.get("legs") for r in runs) else ""
+    )
+
+
+def updates_axis(runs: Sequence[RunView]) -> str:
+    """Return the words on an axis of updates: an update is what a server round is in vertical runs alone."""
+    kinds = {run.horizontal for run in runs}
+    if len(kinds) != 1:
+        return "updates"
+    return "updates of the model" if True in kinds else "updates (server rounds)"
+
+
+def _left_out(runs: Sequence[RunView], why: str) -> str:
+    """Return the sentence that names runs a picture does not show; empty if it shows all."""
+    return f" Left out: {'; '.join(r.label for r in runs)} ({why})." if runs else ""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What accuracy is drawn over: the field of an accuracy series, its unit, and the words on the axis.
+
+    name: of the picture; still: what is said of runs whose values are all 0, which are left out ("": they are not).
+    """
+
+    name: str
+    field: str
+    words: str
+    unit: float = 1.0
+    still: str = ""
+    wide: bool = False
+
+
+def accuracy_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw test accuracy against the updates: the server's rounds, or those of the shared model."""
+    kinds = {run.horizontal for run in runs}
+    count = _HORIZONTAL if kinds == {True} else _VERTICAL
+    if len(kinds) > 1:
+        count = f"updates (vertical runs: {_VERTICAL}; horizontal runs: {_HORIZONTAL})"
+    caption = f"Test accuracy against the number of {count}."
+    return _accuracy(runs, _Axis("updates", "round", updates_axis(runs)), caption)
+
+
+def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw test accuracy against the run's own clock, of runs in which time passes."""
+    caption = "Test accuracy against the run's own clock (simulated seconds under the virtual clock)."
+    axis = _Axis("seconds", "time", clock_axis(runs), still="no delay is simulated, their clock stands still")
+    drawn = _accuracy(runs, axis, caption)
+    begins = leg_begins(runs[0].rows["leg"]) if len(runs) == 1 else np.zeros(0)
+    if not (drawn and drawn.figure and len(begins)):
+        return drawn
+    for time in begins:
+        drawn.figure.axes[0].axvline(time, color=plots.FAINT, linestyle=":")
+    said = f"{drawn.caption} Dotted: where the run, interrupted, went on as a new leg."
+    return replace(drawn, caption=said)
+
+
+def accuracy_over_bytes(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw test accuracy against the tensor bytes on the wire, both directions, of runs that send any."""
+    sent = [int(_evaluations(r).bytes.max(initial=0)) for r in runs]
+    divisor, unit = text.size_unit(max(sent, default=0))
+    caption = "Test accuracy against the tensor bytes sent by all parties, up and down together."
+    words = f"sent, up and down ({unit})"
+    axis = _Axis("bytes", "bytes", words, divisor, "nothing travels", wide=plots.wide(sent))
+    return _accuracy(runs, axis, caption)
+
+
+def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigure | None:
+    found = [(i, r, s) for i, r in enumerate(runs) if len((s := _evaluations(r)).round)]
+    moves = [not axis.still or bool(getattr(s, axis.field).max() > 0) for *_, s in found]
+    still = [r for (_, r, _), moving in zip(found, moves, strict=True) if not moving]
+    drawn = list(compress(found, moves))
+    if not drawn:
+        return None
+    score = "concordance" if any(map(_survived, runs)) else "accuracy"
+    figure, ax = chart(f"Test {score} over {axis.name}", axis.words, f"test {score} (%)")
+    if axis.wide:
+        plots.plain_log(ax, "x")
+    curves = [
+        Curve(
+            getattr(s, axis.field) / axis.unit,
+            *(s.accuracy, plots.line(i), run.label),
+            end=text.percent(s.accuracy[-1]),
+            marked=True,
+        )
+        for i, run, s in drawn
+    ]
+    handles = plots.lines(ax, curves)
+    plots.mark_ends(ax, curves)
+    plots.percents(ax)
+    if len(runs) > 1:
+        plots.legend(figure, handles)
+    said = caption.replace("accuracy", score, 1) + _left_out(still, axis.still)
+    return ReportFigure(f"accuracy_over_{axis.name}", said, figure)
+
+
+def _survived(run: RunView) -> bool:
+    """Tell whether a run's held-out rows are survival times, which have a concordance and no accuracy."""
+    return bool(run.rows["concordance"].num_rows)
+
+
+def _evaluations(run: RunView) -> metrics.AccuracySeries:
+    """Return the evaluations; in place of accuracies the concordances of survival times."""
+    found = metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
+    return replace(found, accuracy=metrics.concordances(run.rows["concordance"])) if _survived(run) else found
+
+
+def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw the running mean of the training loss, and a lone run's single losses behind it.
+
+    The mean is over updates: several uploads of one round count as their mean.
+    """
+    series = [(i, r, *_finite(*metrics.loss_series(r.rows["service"]))) for i, r in enumerate(runs)]
+    drawn = [s for s in series if len(s[2])]
+    if not drawn:
+        return None
+    figure, ax = chart("Training loss", updates_axis(runs), "training loss on the upload's batch")
+    handles, curves = [], []
+    for i, run, rounds, loss in drawn:
+        updates, means = _by_round(rounds, loss)
+        curve, window = _running(updates, means, i, run.label)
+        if len(runs) == 1:
+            x, y = plots.thin(rounds, loss)
+            look: plots.Look = {"color": plots.FAINT, "marker": ".", "linestyle": ""}
+            ax.plot(x, y, **look, markersize=3)
+            handles.append(Line2D([], [], **look, label="single uploads"))
+            curve = replace(curve, label=f"{run.label}: mean of the last {window:,}")
+        curves.append(curve)
+    plots.legend(figure, handles + plots.lines(ax, curves))
+    caption = "Running mean, over a 40th of a run's updates, of the training loss on the uploads' batches."
+    return ReportFigure("loss_over_updates", caption, figure)
+
+
+def _running(updates: NDArray[Any], values: NDArray[Any], index: int, label: str) -> tuple[Curve, int]:
+    """Return the running mean over a 40th of a series, at the end of each full window, and the window's length."""
+    window = max(1, len(values) // 40)
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    means = (sums[window:] - sums[:-window]) / window
+    return Curve(updates[window - 1 :], means, plots.line(index), label), window
+
+
+def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rounds, once each, and the means of their values; rounds are ascending."""
+    updates, starts, counts = np.unique(rounds, return_index=True, return_counts=True)
+    return updates, np.add.reduceat(values, starts) / counts
+
+
+def _finite(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    kept = np.isfinite(y)
+    return x[kept], y[kept]
+
+
+def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw ε spent so far, as the paper claims it and as it is proved; name what cannot be drawn.
+
+    A curve is drawn only where it is finite and where summary.json states its δ, mechanism, relation,
+    adversary and accountant, which its legend repeats.
+    """
+    of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone tell nothing of users
+    series = [
+        (i, r, metrics.epsilon_series(r.rows["release"]))
+        for i, r in enumerate(runs)
+        if not of_users[i] and not claim_words.of_users(r.summary.get("epsilon") or [])
+    ]
+    curves = [
+        _EpsilonSeries(i, r, who, rounds, values)
+        for i, r in enumerate(runs)
+        for who, (rounds, values) in of_users[i].items()
+    ]
+    curves += [
+        _EpsilonSeries(i, r, kind, s.round, values)
+        for i, r, s in series
+        for kind, values in (("client", s.client), ("paper", s.paper))
+        if len(s.round) and not (kind == "paper" and _is_sound(r))
+    ]
+    if not curves:
+        return None
+    obstacles = [f"{c.run.label}, {c.name}: {c.obstacle}" for c in curves if c.obstacle]
+    drawn = [c for c in curves if len(c.finite[0])]
+    names = dict.fromkeys(f"{_LINES[c.kind]} is {c.name}" for c in drawn)
+    caption = f"ε spent so far{': ' if names else ''}{', '.join(names)}."
+    if obstacles:
+        caption += f" Not drawn: {'; '.join(obstacles)}."
+    return ReportFigure("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
+
+
+def _is_sound(run: RunView) -> bool:
+    """Whether its claims are those of privacy.mode = "sound", none of which is a paper's."""
+    return any(claim["adversary"] == "all_clients" for claim in run.summary.get("epsilon") or [])
+
+
+@dataclass(frozen=True)
+class _EpsilonSeries:
+    """One series of ε of one run; `kind` is "paper", or the adversary that it is proved against."""
+
+    index: int
+    run: RunView
+    kind: str
+    round: NDArray[Any]
+    values: NDArray[Any]
+
+    @property
+    def name(self) -> str:
+        if claim_words.of_users(self.run.summary.get("epsilon") or []):
+            return f"one user's, against {_WHOM[self.kind]}"
+        if self.kind == "client":
+            return CLIENT
+        return PAPER_TRUE if self.claim and self.claim["holds"] else PAPER
+
+    @property
+    def claim(self) -> claim_words.Claim | None:
+        return claim_words.claim_behind(
+            self.run.summary.get("epsilon") or [], self.kind, float(self.values[-1])
+        )
+
+    @property
+    def terms(self) -> str:
+        return claim_words.claim_text(self.claim) if self.claim else ""
+
+    @property
+    def finite(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The points to draw: none where the terms are not stated."""
+        return _finite(self.round, self.values) if self.claim else (self.round[:0], self.values[:0])
+
+    @property
+    def obstacle(self) -> str:
+        """Why all or some of the curve cannot be drawn; empty if nothing is left out."""
+        infinite, missing = int(np.isinf(self.values).sum()), int(np.isnan(self.values).sum())
+        total = len(self.values)
+        parts = [f"ε is infinite at {infinite:,} of {total:,} rounds"] if infinite else []
+        parts += [f"no ε is stated at {missing:,} of {total:,} rounds"] if missing else []
+        if infinite + missing < total and not self.claim:
+            parts.append("the summary does not state its terms")
+        return " and ".join(parts)
+
+
+def _merge(curves: Sequence[_EpsilonSeries]) -> list[_EpsilonSeries]:
+    """Return equal curves with equal terms as one, under the names of all their runs."""
+    groups: list[list[_EpsilonSeries]] = []
+    for curve in curves:
+        twins = next((g for g in groups if _equal(g[0], curve)), None)
+        if twins is None:
+            groups.append([curve])
+        else:
+            twins.append(curve)
+    names = ["; ".join(c.run.label for c in g) for g in groups]
+    return [replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)]
+
+
+def _equal(one: _EpsilonSeries, other: _EpsilonSeries) -> bool:
+    arrays = ((one.round, other.round), (one.values, other.values))
+    same = all(np.array_equal(a, b, equal_nan=True) for a, b in arrays)
+    return same and (one.kind, one.terms) == (other.kind, other.terms)
+
+
+def _draw_epsilon(series: Sequence[_EpsilonSeries]) -> Figure:
+    labels = ["\n".join([f"{s.run.label}: {s.name}", *_wrapped(f"({s.terms})")]) for s in series]
+    height = 3.97 + 0.17 * sum(label.count("\n") for label in labels)
+    figure, ax = chart("ε spent so far", updates_axis([s.run for s in series]), "ε", height)
+    curves = [
+        Curve(
+            *s.finite,
+            plots.line(s.index) | {"linestyle": _LINES[s.kind]},
+            label,
+            end=f"ε = {text.number(float(s.finite[1][-1]))}",
+        )
+        for s, label in zip(series, labels, strict=True)
+    ]
+    handles = plots.lines(ax, curves)
+    values = np.concatenate([curve.y for curve in curves])
+    positive = values[values > 0]
+    if len(positive) and positive.max() > 50 * positive.min():
+        plots.plain_log(ax, "y")
+    else:
+        ax.set_ylim(bottom=0)
+    plots.mark_ends(ax, curves)
+    plots.legend(figure, handles, 1)
+    return figure
+
+
+def _wrapped(words: str) -> list[str]:
+    return textwrap.wrap(words, 105, break_on_hyphens=False)
+
+
+def bytes_per_update(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw the running mean of the bytes of an update, up and down apart.
+
+    A lone run whose updates all cost the same needs no figure: the caption says it.
+    """
+    found = [(i, r, _bytes(r)) for i, r in enumerate(runs) if r.rows["message"].num_rows]
+    drawn = [(i, r, both) for i, r, both in found if any(way.any() for way in both)]
+    if not drawn:
+        return None
+    if len(drawn) == 1 and (cost := _constant(*drawn[0][2])):
+        return ReportFigure("bytes_per_update", f"Every update cost {cost}.", None)
+    caption = "Running mean, over a 40th of a run's updates, of the tensor bytes of an update, all clients together."
+    silent = [r for _, r, both in found if not any(way.any() for way in both)]
+    return ReportFigure(
+        "bytes_per_update", caption + _left_out(silent, "nothing travels"), _draw_bytes(drawn)
+    )
+
+
+def _bytes(run: RunView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return bytes up and down of the updates that were made, [R] each; what came before or after is no update's."""
+    made = metrics.updates(run.rows["service"]) + 1
+    up, down = traffic.bytes_per_round(run.rows["message"])
+    return up[1:made], down[1:made]
+
+
+def _constant(up: NDArray[np.int64], down: NDArray[np.int64]) -> str:
+    """Return what each update cost, if all cost the same; the last answer of a run may be missing."""
+    if len(np.unique(up)) > 1 or len(np.unique(down[:-1])) > 1:
+        return ""
+    return f"{text.size(int(up[0]))} up and {text.size(int(down[0]))} down"
+
+
+def _draw_bytes(drawn: Sequence[tuple[int, RunView, tuple[NDArray[np.int64], NDArray[np.int64]]]]) -> Figure:
+    """Draw one run in one pair of axes, or several with uploads above and the downlink below, on one scale."""
+    runs = [run for _, run, _ in drawn]
+    divisor, unit = text.size_unit(max(float(way.max()) for *_, both in drawn for way in both))
+    if len(drawn) == 1:
+        figure, ax = chart("Bytes per update", updates_axis(runs), f"bytes per update ({unit})")
+        up, down = drawn[0][2]
+        panels = [(ax, [(0, "up", up), (1, "down", down)])]
+    else:
+        figure, axes = plots.canvas(8.0, 6.0, rows=2, share=True)
+        plots.head(axes[0, 0], "Bytes per update")
+        axes[1, 0].set_xlabel(updates_axis(runs))
+        axes[1, 0].xaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
+        panels = [(ax, [(i, r.label, both[way]) for i, r, both in drawn]) for way, ax in enumerate(axes.flat)]
+        for ax, name in zip(axes.flat, ("up", "down"), strict=True):
+            ax.set_ylabel(f"{name} ({unit})")
+    handles = [
+        plots.lines(ax, [_rolling(i, label, way / divisor) for i, label, way in shown])
+        for ax, shown in panels
+    ]
+    heights = np.concatenate([np.asarray(line.get_ydata(), float) for each in handles for line in each])
+    for ax, _ in panels:
+        if plots.wide(heights):
+            plots.plain_log(ax, "y")
+        else:
+            ax.set_ylim(bottom=0)
+            ax.yaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
+    plots.legend(figure, handles[0])
+    return figure
+
+
+def _rolling(index: int, label: str, amounts: NDArray[Any]) -> Curve:
+    """Return a running mean against the update at which its window ends; shorter runs lie above longer ones."""
+    curve, _ = _running(np.arange(1, len(amounts) + 1), amounts, index, label)
+    return replace(curve, over=2 + 1 / len(amounts))
+
+
+def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw how many updates a client had missed when it began its work: mean and 90th percentile over time."""
+    found = [(i, r, staleness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
+    drawn = [(i, r, c) for i, r, c in found if len(c.round) and c.high.max() > 1]
+    if not drawn:
+        return None
+    figure, ax = chart("Catching up", updates_axis([r for _, r, _ in drawn]), "missed updates per activation")
+    handles: list[Line2D] = []
+    for i, run, caught in drawn:
+        look = plots.line(i)
+        handles += plots.lines(ax, [Curve(caught.round, caught.mean, look, f"{run.label}: mean")])
+        ax.plot(caught.round, caught.high, color=look["color"], linestyle=":", linewidth=1.1)
+    handles.append(Line2D([], [], color=plots.INK, linestyle=":", linewidth=1.1, label="90th percentile"))
+    ax.set_ylim(bottom=0)
+    ax.yaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
+    plots.legend(figure, handles)
+    caption = "Updates made since the client last caught up, which it replays before it works."
+    return ReportFigure("missed_over_updates", caption, figure)
+
+
+def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw how many updates were made while an upload was computed, of runs in which there are any."""
+    found = [(i, r, staleness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
+    drawn = [(i, r, counts) for i, r, counts in found if len(counts) > 1]
+    if not drawn:
+        return None
+    width = -(-max(len(counts) for *_, counts in drawn) // _MOST_BARS)
+    words = "updates made between reading the model and the upload's own"
+    figure, ax = chart("Lag", words, "share of uploads (%)")
+    handles = []
+    for i, run, counts in drawn:
+        edges = np.arange(0, len(counts) + width, width)
+        share = np.add.reduceat(counts, edges[:-1]) / counts.sum()
+        mean = text.short(float(counts @ np.arange(len(counts)) / counts.sum()))
+        label = f"{run.label}: mean {mean}, max {len(counts) - 1:,}"
+        handles.append(
+            plots.outline(ax, share, edges - 0.5, plots.line(i) if len(drawn) > 1 else None, label)
+        )
+    ax.set_xlim(left=-0.5)
+    plots.percents(ax)
+    plots.legend(figure, handles)
+    caption = (
+        "Lag of the uploads: updates made between the reading of the model and the update made of the upload."
+    )
+    fresh = [r for i, r, counts in found if len(counts) == 1]
+    caption += _left_out(fresh, "every upload was made at the newest model")
+    return ReportFigure("lag_histogram", caption, figure)
+
+
+def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw how many records each user has, coloured by silo: Uldp-FL's figure 13; equal ones once."""
+    found = [(run, counts_of(run.rows["pair"])) for run in runs if run.rows["pair"].num_rows]
+    different: list[tuple[RunView, np.ndarray]] = []
+    for run, counts_SU in found:
+        if not any(np.array_equal(counts_SU, known) for _, known in different):
+            different.append((run, counts_SU))
+    if not different:
+        return None
+    figure, axes = plots.canvas(8.0, 1.0 + 2.8 * len(different), rows=len(different))
+    most = max(len(counts_SU) for _, counts_SU in different)
+    for ax, (run, counts_SU) in zip(axes.flat, different, strict=True):
+        _stack(ax, counts_SU)
+        plots.head(ax, "Records per user" + (f": {run.label}" if len(different) > 1 else ""))
+        ax.set_ylabel("records")
+        ax.yaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
+    axes[-1, 0].set_xlabel("users, from most records to fewest")
+    if most <= _MOST_NAMED:
+        handles = [Patch(color=_colour(silo), label=f"silo {silo}") for silo in range(most)]
+        plots.legend(figure, handles)
+    caption = "Records of each user, coloured by the silo that holds them."
+    if len(found) > len(different):
+        caption += " Runs on the same users and silos are drawn once."
+    return ReportFigure("records_per_user", caption, figure)
+
+
+def counts_of(pair: pa.Table) -> np.ndarray:
+    """Return n_su, int64 [S, U], of a run's `pair` rows."""
+    users, silos = pair.column("user").to_numpy(), pair.column("silo").to_numpy()
+    counts_SU = np.zeros((silos.max() + 1, users.max() + 1), np.int64)
+    counts_SU[silos, users] = pair.column("records").to_numpy()
+    return counts_SU
+
+
+def _stack(ax: Axes, counts_SU: np.ndarray) -> None:
+    counts_SU = counts_SU[:, np.argsort(-counts_SU.sum(0), kind="stable")]
+    tops_SU = np.cumsum(counts_SU, axis=0)
+    edges = np.arange(counts_SU.shape[1] + 1) + 0.5
+    for silo, top_U in enumerate(tops_SU):
+        ax.stairs(top_U, edges, baseline=top_U - counts_SU[silo], fill=True, color=_colour(silo), linewidth=0)
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(bottom=0)
+
+
+def _colour(silo: int) -> str:
+    return plots.PALETTE[silo % len(plots.PALETTE)]

@@ -1,0 +1,188 @@
+"""The tables of a comparison, by hand."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from raydpzv.report import comparison_text as rows_of
+from raydpzv.report.comparison_privacy import HEADS, compared_privacy
+from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
+from tests.helpers.synthetic_comparison import MECHANISM, Made, field, printed
+
+
+def grid_of(made: Compared) -> list[dict[str, str]]:
+    runs, curves, _ = made
+    found = rows_of.accuracy_grid(
+        table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs)
+    )
+    return [dict(zip(found.heads, row, strict=True)) for row in found.rows]
+
+
+def test_accuracy_rows_by_hand() -> None:
+    rows = grid_of(field().tables)
+    assert [(r["method"], r["calibrated to ε"]) for r in rows] == [
+        ("quick <b>bold</b>", "none"),
+        ("quick <b>bold</b>", "1"),
+        ("langsam λ [red]", "none"),
+        ("langsam λ [red]", "10"),
+        ("frozen (control)", "none"),
+    ]
+    assert rows[0]["accuracy"] == "80.00 %\n70.00 to 90.00"
+    assert rows[1]["accuracy"] == "50.00 %"
+    assert [r["runs"] for r in rows] == ["3", "3", "3", "3, 1 FAILED: constant prediction", "3"]
+    # 40 updates of 100 bytes each way are 8000 bytes, in 40 s; the slow one is then before its first evaluation
+    assert rows[0]["at 7.81 KiB"] == "80.00 %\n70.00 to 90.00"
+    assert rows[2]["at 7.81 KiB"] == "10.00 %"
+    assert rows[2]["at 40 s"] == "28.75 %"  # update 10 at 30 s: 0.1 + 0.75 / 4
+    assert rows[2]["bytes up, bytes down"] == "351.56 KiB\n351.56 KiB"
+    assert (rows[2]["updates, seconds"], rows[2]["staleness"]) == ("40\n120 s", "2")
+
+
+def test_failures_of_several_kinds_are_counted_and_runs_not_made_are_said() -> None:
+    made = Made().run("a", None, 0, 0.5, outcome="diverged").run("a", None, 1, 0.5, outcome="diverged")
+    assert grid_of(made.tables)[0]["runs"] == "2, 2 FAILED: diverged"
+    made.run("a", None, 2, 0.5, outcome="constant prediction").run("a", None, 3, 0.5, outcome="not run")
+    assert grid_of(made.tables)[0]["runs"] == "3, 3 FAILED: 2 diverged, 1 constant prediction, 1 not run"
+
+
+def test_where_no_time_passes_there_is_no_column_of_seconds() -> None:
+    made = Made().run("a", None, 0, 0.9, pace=0.0)
+    runs, curves, _ = made.tables
+    assert list(grid_of(made.tables)[0]) == [
+        "method", "calibrated to ε", "runs", "accuracy", "at 7.81 KiB", "bytes up, bytes down", "updates", "staleness",
+    ]  # fmt: skip
+    assert "seconds" not in rows_of.target_grid(table(runs, curves, [0.5]), 0.5).heads
+
+
+def test_what_validation_chose_has_a_column_where_something_was_chosen() -> None:
+    made = Made().run("a", None, 0, 0.5).run("b", None, 0, 0.0, outcome="failed", status="failed")
+    assert "best by validation" not in grid_of(made.tables)[0]
+    made.run("a", None, 1, 0.7, best_accuracy=0.75, validation_accuracy=0.8)
+    made.run("c", None, 0, 0.7, best_accuracy=0.75, validation_accuracy=0.8)
+    assert [row["best by validation"] for row in grid_of(made.tables)] == ["–", "0.00 %", "75.00 %"]
+
+
+def test_areas_have_columns_where_there_are_two_classes() -> None:
+    made = Made().run("a", None, 0, 0.5)
+    assert "ROC AUC" not in grid_of(made.tables)[0]
+    made.run("b", None, 0, 0.7, roc_auc=0.75, pr_auc=0.8).run("b", None, 1, 0.7, roc_auc=0.85, pr_auc=0.9)
+    found = grid_of(made.tables)
+    assert [(row["ROC AUC"], row["PR AUC"]) for row in found] == [
+        ("–", "–"),
+        ("0.8\n0.75 to 0.85", "0.85\n0.8 to 0.9"),
+    ]
+
+
+def test_target_rows_by_hand() -> None:
+    runs, curves, _ = field().tables
+    folded = table(runs, curves, [0.8, 0.99])
+    found = rows_of.target_grid(folded, 0.8)
+    rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]
+    # seeds end at 0.9, 0.8 and 0.7: the first two reach 0.8, at update 40 (0.9: 0.7 at 30, 0.9 at 40)
+    assert (rows[0]["reached"], rows[0]["updates"]) == ("2 of 3", "40")
+    assert rows[0]["bytes up and down"] == "7.81 KiB\n7.81 KiB to never"
+    assert (rows[0]["seconds"], rows[0]["time, × the quickest"]) == ("40 s\n40 s to never", "1 ×")
+    assert (rows[2]["reached"], rows[2]["time, × the quickest"]) == ("3 of 3", "3 ×")
+    assert (rows[1]["reached"], rows[1]["bytes up and down"], rows[1]["seconds"]) == (
+        "0 of 3",
+        "never",
+        "never",
+    )
+    assert rows_of.target_grid(folded, 0.99).rows == ()
+
+
+def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:
+    made = Made().run("a", None, 0, 0.5).run("b", 2.0, 0, 0.1, outcome="diverged", reason="loss is nan")
+    made.run("a", None, 1, 0.5, outcome="failed", reason="no disk").run("b", 2.0, 1, 0.1, outcome="not run")
+    assert rows_of.failure_lines(made.tables[0]) == [
+        "FAILED: a, seed 1 (runs/02-run): failed: no disk",
+        "FAILED: b, calibrated to ε = 2, seed 0 (runs/01-run): diverged: loss is nan",
+        "1 of 4 runs was not made to the end: left out of every number",
+    ]
+
+
+def test_the_console_loses_no_column_and_reads_no_markup() -> None:
+    said = printed(field().tables, [0.8, 0.99])
+    assert max(map(len, said.splitlines())) <= 120
+    head = next(line for line in said.splitlines() if "method" in line)
+    assert head.split()[-2:] == ["seconds", "staleness"]
+    for part in ("<b>bold</b>", "[red]", "3, 1 FAILED:", "70.00 to 90.00", "2 of 3"):
+        assert part in said
+    assert "No run reached test accuracy 99 %." in said
+
+
+def test_a_narrow_console_wraps_what_does_not_fit() -> None:
+    said = printed(field().tables, [0.8], 80)
+    assert max(map(len, said.splitlines())) <= 80
+    row = next(line for line in said.splitlines() if "80.00 %" in line)
+    assert row.split()[-1] == "2"  # the last column, staleness
+
+
+def test_the_largest_epsilon_of_the_seeds_counts_and_is_proved_only_if_all_are() -> None:
+    made = Made().run("a", 1.0, 0, 0.5).run("a", 1.0, 1, 0.5)
+    made.claim("a", 1.0, 8.0).claim("a", 1.0, 9.5, seed=1, note="more").claim(
+        "a", 1.0, 7.0, seed=2, holds=False
+    )
+    found = compared_privacy(made.tables[2], made.tables[0])
+    (row,) = [dict(zip(HEADS, r.cells, strict=True)) for r in found.rows]
+    assert (row["ε"], row["standing"]) == ("9.5", "claimed, not proved")
+    assert (row["mechanism"], row["relation"], row["accountant"]) == (
+        MECHANISM,
+        "replace",
+        "closed form (GDP)",
+    )
+    assert (row["adversary"], row["δ"], row["calibrated to ε"]) == ("client", "0.001", "1")
+    assert row["notes"] == "[1][2]"
+    assert found.notes == ("more", "Scope: 2 releases; unit: one record.")
+
+
+def test_an_infinite_or_unstated_epsilon_proves_nothing() -> None:
+    made = (
+        Made().run("a", 1.0, 0, 0.5).claim("a", 1.0, math.inf).claim("a", 1.0, math.nan, adversary="external")
+    )
+    rows = compared_privacy(made.tables[2], made.tables[0]).rows
+    assert [(r.adversary, r.epsilon, r.standing) for r in rows] == [
+        ("client, external", "∞", "nothing proved")
+    ]
+
+
+def test_equal_claims_stand_once_and_unequal_ones_apart() -> None:
+    made = Made()
+    for label, epsilon, claimed in (("a", 10.0, 80.0), ("b", 10.0, 80.0), ("c", 10.0, 81.0), ("a", 1.0, 8.0)):
+        made.run(label, epsilon, 0, 0.5).claim(label, epsilon, claimed)
+        made.claim(label, epsilon, claimed, adversary="external", note="other")
+        made.claim(label, epsilon, claimed / 2, relation="add_remove")
+        made.claim(
+            label, epsilon, math.inf, adversary="server", mechanism="none", accountant="none", holds=False
+        )
+    rows = [r.cells for r in compared_privacy(made.tables[2], made.tables[0]).rows]
+    assert [r[:5] for r in rows] == [
+        ("a; b", "10", "client, external", "replace", "80"),
+        ("a; b", "10", "client", "add/remove", "40"),
+        ("c", "10", "client, external", "replace", "81"),
+        ("c", "10", "client", "add/remove", "40.5"),
+        ("a", "1", "client, external", "replace", "8"),
+        ("a", "1", "client", "add/remove", "4"),
+        ("a\nb; c", "10, 1\n10", "server", "replace", "∞"),
+    ]
+
+
+def test_lines_without_noise_say_so() -> None:
+    made = Made().run("a", None, 0, 0.5).run("b", None, 0, 0.5).run("b", 1.0, 0, 0.5)
+    made.claim("a", None, math.inf, mechanism="none")  # type: ignore[arg-type]
+    found = compared_privacy(made.tables[2], made.tables[0])
+    assert found.rows == ()
+    assert found.without == (
+        "a; b: no noise, no ε.",
+        "b, calibrated to ε = 1: no run has come to its end, no ε is stated.",
+    )
+    assert "a; b: no noise, no ε." in printed(made.tables, [])
+
+
+def test_every_epsilon_on_the_console_has_its_terms() -> None:
+    said = " ".join(printed(field().tables, []).split())
+    heading = f"quick <b>bold</b>, calibrated to ε = 1: mechanism {MECHANISM}; δ = 0.001"
+    assert heading in said
+    assert re.search(r"client replace +8 – proved +closed form \(GDP\)", said)
+    assert "frozen (control): no noise, no ε." in said
