@@ -64,6 +64,9 @@ class RunHooks:
 class Driver:
     """Nothing here trains. A child says what the run is (`_work`), its actors, and its results (`_models`)."""
 
+    _called = "clients"
+    """What the actors that hold clients are called."""
+
     def __init__(self, server: Any, hooks: RunHooks, spec: AnyScenario) -> None:
         self._server, self._hooks, self._spec = server, hooks, spec
         self._timeout = spec.resources.timeout  # seconds that any call may take
@@ -235,7 +238,7 @@ class Driver:
         """Tell all actors that the run is over; of one that is lost, the end of its loop will tell."""
         for call in [actor.stop.remote() for actor in self._workers()]:
             try:
-                get(call, timeout, "the clients to stop")
+                get(call, timeout, f"the {self._called} to stop")
             except Exception as error:
                 if not lost(error):
                     raise

@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 import raydpzv
 from actors.kuberay import LONGEST_NAME, POD, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
 from raydpzv.config.paths import locations
-from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError, missing
-from raydpzv.experiment.prepare import no_new_segment, prepare
+from raydpzv.experiment.prepare import prepare
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.options import chosen_logs
@@ -59,10 +58,8 @@ def show(
         if name not in given and not (name == "claim" and storage is not None):
             raise SpecError(line)
     options = RayJobOptions(**({"name": _name(scenario, spec.seed), "ray": _ray()} | dict(given)))
-    if "retries" not in given and isinstance(spec, VerticalScenario):
-        noised = spec.privacy.mode != "none" and spec.descriptor.noise(spec.method) is not None
-        if no_new_segment(spec, noised=noised):  # an attempt after the first would be refused
-            options = replace(options, retries=0)
+    if "retries" not in given and spec.no_segment:  # an attempt after the first would be refused
+        options = replace(options, retries=0)
     if storage is not None and "claim" not in given:
         if urlsplit(storage).scheme == "file":
             raise SpecError(

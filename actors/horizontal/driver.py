@@ -46,7 +46,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Pla
     """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
     options.watch.status(Status(stage=STARTING_RAY))
     hosts = prepared.spec.resources.hosts
-    room = OBJECT_STORE + data_bytes(prepared, (os.cpu_count() or 1) if hosts == "auto" else hosts)
+    room = OBJECT_STORE + prepared.object_store_bytes((os.cpu_count() or 1) if hosts == "auto" else hosts)
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
@@ -65,17 +65,6 @@ def _driver(prepared: PreparedHorizontal, actor_set: _ActorSet, hooks: RunHooks)
     actor_set.pool.begin(hooks.restarts.count, goes_back=hooks.restarts.possible)
     _begin(prepared, actor_set, hooks.writer.folder)
     return _Driver(prepared, actor_set, hooks)
-
-
-def data_bytes(prepared: PreparedHorizontal, hosts: int) -> int:
-    """Bytes that the data of a run with so many hosts take in the object store, where they lie once per machine.
-
-    Hosts that get their own rows alone get a copy each of the held-out ones.
-    """
-    if prepared.user_parts is None:
-        return prepared.nbytes
-    copies = min(prepared.parts.clients, hosts)
-    return prepared.nbytes + (copies - 1) * (prepared.split.test.nbytes + prepared.parts.nbytes)
 
 
 @contextmanager
@@ -158,6 +147,8 @@ def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder
 
 class _Driver(Driver):
     """Of a horizontal run."""
+
+    _called = "hosts"
 
     def __init__(self, prepared: PreparedHorizontal, actor_set: _ActorSet, hooks: RunHooks) -> None:
         super().__init__(actor_set.server, hooks, prepared.spec)

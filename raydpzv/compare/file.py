@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field, PrivateAttr, ValidationError
 
@@ -179,8 +179,8 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
         for entry in file.methods or (MethodEntry(label=base.method.name),)
         for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file, base, last)
     ]
-    if isinstance(base, VerticalScenario):
-        lines += _controls(file, base, lines, first, last)
+    if not base.one_model:
+        lines += _controls(file, cast(VerticalScenario, base), lines, first, last)
         if not file.heads:
             _check_heads(lines)
     head = (file.name, file.title, by_seed(file.seeds), file.targets)
@@ -190,7 +190,7 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
 def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
     if file.multiplier is None:
         return
-    if not isinstance(base, HorizontalScenario) or base.users is None:
+    if base.users is None:
         raise SpecError(
             f"multiplier: goes with methods that protect users, and {file.scenario} has none ([users]); give epsilons"
         )
@@ -260,7 +260,7 @@ def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
 def _protects(name: str) -> bool:
     """Tell whether a method clips and noises what it releases of users."""
     method = METHODS[name]
-    return method.kind == "horizontal" and method.users(method.config()) is not None
+    return method.users(method.config()) is not None
 
 
 def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]:
@@ -297,8 +297,7 @@ def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
             f'method.name: wanted one of {", ".join(METHODS)}, got "{name}". {suggest(name, METHODS)}'.rstrip()
         )
     descriptor, own = METHODS[name], METHODS[method["name"]].config
-    vertical = descriptor.kind == "vertical"
-    known = method_fields(Batched) if vertical else shared_fields(descriptor.config, own)
+    known = shared_fields(descriptor.config, own) if descriptor.one_model else method_fields(Batched)
     return {"name": name} | {k: v for k, v in method.items() if k in known and k != "name"}
 
 
@@ -316,8 +315,8 @@ def _spec(
             f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: vertical methods "
             f"({', '.join(_vertical())}) share out features, the others rows; give each kind a scenario of its own"
         )
-    if isinstance(base, VerticalScenario):
-        given = base.privacy
+    if not base.one_model:
+        given = cast(VerticalScenario, base).privacy
         privacy: dict[str, Any] = {} if method["clip"] is None else {"clip": method["clip"]}
         if epsilon is not None and given.mode == "sound":
             privacy |= {k: v for k, v in tree["privacy"].items() if k in _OF_PROOF} | {"epsilon": epsilon}
@@ -331,7 +330,12 @@ def _spec(
         tree["privacy"] = privacy
     else:
         wanted = {"epsilon": epsilon, "multiplier": multiplier}
-        _of_users(tree, base, method["clip"], {k: v for k, v in wanted.items() if v is not None})
+        _of_users(
+            tree,
+            cast(HorizontalScenario, base),
+            method["clip"],
+            {k: v for k, v in wanted.items() if v is not None},
+        )
     where = label if epsilon is None else f"{label} at ε={epsilon:g}"
     return _named(lambda: changed(tree, items, where), where)
 
@@ -382,7 +386,7 @@ def _controls(
 
 
 def _vertical() -> list[str]:
-    return [name for name in METHODS if METHODS[name].kind == "vertical"]
+    return [name for name in METHODS if not METHODS[name].one_model]
 
 
 def _check_overrides(items: Sequence[str], label: str, *, sigma: bool = False) -> None:

@@ -147,6 +147,13 @@ class PreparedHorizontal:
         """Bytes of the data that actors are given: all rows, and which client holds each."""
         return self.split.train.nbytes + self.split.test.nbytes + self.parts.nbytes
 
+    def object_store_bytes(self, actors: int) -> int:
+        if self.user_parts is None:
+            return self.nbytes
+        # hosts that get their own rows alone get a copy each of the held-out ones
+        copies = min(self.parts.clients, actors)
+        return self.nbytes + (copies - 1) * (self.split.test.nbytes + self.parts.nbytes)
+
     @cached_property
     def plan(self) -> ModelPlan:
         """The model and how it moves, which needs no data."""
@@ -250,11 +257,7 @@ class PreparedHorizontal:
 
     @property
     def no_segment(self) -> str | None:
-        if self.spec.clock.kind == "virtual" or self.seeded:
-            return None
-        return (
-            f"{self.spec.method.name} keeps no ledger, so that its updates after the last checkpoint are lost"
-        )
+        return self.spec.no_segment
 
     def checkpoint_policy(self) -> CheckpointPolicy | None:
         record = self.spec.record

@@ -146,6 +146,10 @@ class Prepared(Protocol):
         """Where models are computed in this process: "cuda" if a party has a GPU share and there is one, else "cpu"."""
         ...
 
+    def object_store_bytes(self, actors: int) -> int:
+        """Return the bytes of the data in the object store, once per machine, for so many actors that hold clients."""
+        ...
+
     @property
     def fsync(self) -> bool:
         """Whether the ledger of a run in this process is forced onto the disk with each update."""
@@ -320,9 +324,7 @@ def planned_privacy(spec: AnyScenario, rows: int | None = None) -> AnySetting | 
     rows: D, training rows; None: as many as the data have. Users are always those of the data. Raises SpecError where
     no noise reaches the ε asked for.
     """
-    if isinstance(spec, HorizontalScenario):
-        return _of_users(spec)
-    return _of_records(spec, rows)
+    return _CLAIMS[spec.kind](spec, rows)
 
 
 def _of_records(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
@@ -331,8 +333,12 @@ def _of_records(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
     return privacy_setting(spec, rows or _rows_of(spec)).claims
 
 
-def unrecorded(spec: VerticalScenario) -> str | None:
+def unrecorded(spec: AnyScenario) -> str | None:
     """Return what of a scenario's runs will come from the operating system and be kept nowhere, or None."""
+    return _UNRECORDED[spec.kind](spec)
+
+
+def _unrecorded_rows(spec: VerticalScenario) -> str | None:
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return spec.descriptor.unrecorded(spec.method)
     return unrecorded_noise(spec, privacy_setting(spec, _rows_of(spec)))
@@ -346,32 +352,21 @@ def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | N
     return spec.descriptor.unrecorded(spec.method)
 
 
-def no_new_segment(spec: VerticalScenario, *, noised: bool) -> str | None:
-    """Return why a scenario's runs under the wall clock cannot resume as new segments; None if they can.
-
-    noised: whether [privacy] adds noise.
-    """
-    method, descriptor = spec.method, spec.descriptor
-    if spec.clock.kind == "virtual":
-        return None
-    if descriptor.rule is None:
-        if noised:
-            return (
-                f"{method.name} keeps no ledger of what it releases, so that nobody could tell what was released after "
-                "the last checkpoint"
-            )
-        return descriptor.unreplayable(method)
-    rule = descriptor.rule(method)
-    if rule.gathered > 1 and rule.lr.changes:
-        return "step sizes that change (method.lr_at) hang on uploads that no ledger has where some gather"
-    return None
-
-
-def _of_users(spec: HorizontalScenario) -> AnySetting | None:
+def _of_users(spec: HorizontalScenario, rows: int | None) -> AnySetting | None:
     if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
         return None
     found = user_privacy(spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed))
     return found.claims if found else None
+
+
+_CLAIMS: dict[str, Callable[[Any, int | None], AnySetting | None]] = {
+    "vertical": _of_records,
+    "horizontal": _of_users,
+}
+_UNRECORDED: dict[str, Callable[[Any], str | None]] = {
+    "vertical": _unrecorded_rows,
+    "horizontal": lambda spec: None,  # releases are charged a second time
+}
 
 
 def _rows_of(spec: VerticalScenario) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -55,8 +56,7 @@ def rebuild(
     result is not the model that the run ended with.
     """
     folder = RunFolder.open(path, moved)
-    spec = folder.spec()
-    assert isinstance(spec, HorizontalScenario)
+    spec = cast(HorizontalScenario, folder.spec())
     if spec.descriptor.rule is None:
         raise InputError(
             f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
@@ -116,8 +116,7 @@ def resuming_horizontal(
     # first of all: else a segment of another process, started and lost meanwhile, would not count
     folder = RunWriter.locked(path, moved)
     try:
-        spec = folder.spec()
-        assert isinstance(spec, HorizontalScenario)
+        spec = cast(HorizontalScenario, folder.spec())
         check_resumable(folder)
         prepared = prepare_horizontal(spec, read_coins(folder.path) if has_secret_coins(spec) else None)
         check_same(prepared, folder)
@@ -196,7 +195,7 @@ def from_ledger(
     """
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
-    if not isinstance(spec, VerticalScenario):
+    if spec.one_model:
         return rebuild(path, at, client, moved)
     if spec.descriptor.rule is None or not folder.ledger.exists():
         return None
@@ -216,8 +215,7 @@ def rebuild_client(path: Path, client: int, at: int | None = None, moved: Sequen
 
 def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = None) -> Rebuilt:
     """Rebuild several clients' models, as `rebuild_client` does."""
-    spec = folder.spec()
-    assert isinstance(spec, VerticalScenario)
+    spec = cast(VerticalScenario, folder.spec())
     if wrong := [m for m in clients if not 0 <= m < spec.split.clients]:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {wrong[0]}")
     plan, rows = BottomPlan.of(spec, folder.environment()), folder.rows()
@@ -242,7 +240,7 @@ def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) 
     if not folder.ledger.exists():
         return
     spec = folder.spec()
-    if isinstance(spec, HorizontalScenario):
+    if spec.one_model:
         rebuild(folder.path)
         progress("model rebuilt from it", 1, 1)
         return

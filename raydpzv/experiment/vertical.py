@@ -12,7 +12,6 @@ import torch
 
 from raydpzv.accounts.privacy_filter import check_first_release, privacy_filter
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
@@ -21,7 +20,6 @@ from raydpzv.experiment.prepare import (
     class_shares,
     fingerprint,
     load_scenario,
-    no_new_segment,
     unrecorded_noise,
 )
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
@@ -96,13 +94,16 @@ class PreparedVertical:
         labels = (self.server.y_train, self.server.y_held_out, self.numbers)
         return sum(array.nbytes for array in (*columns, *labels))
 
+    def object_store_bytes(self, actors: int) -> int:
+        return self.nbytes
+
     @property
     def unrecorded(self) -> str | None:
         return unrecorded_noise(self.spec, self.privacy)
 
     @property
     def no_segment(self) -> str | None:
-        return no_new_segment(self.spec, noised=self.setting is not None)
+        return self.spec.no_segment
 
     def checkpoint_policy(self) -> CheckpointPolicy | None:
         record = self.spec.record
@@ -119,7 +120,7 @@ class PreparedVertical:
 
     @property
     def barrier(self) -> int:
-        return barrier(self.spec)
+        return self.spec.barrier
 
     def plan(self) -> BottomPlan | None:
         """Return the clients' models and how releases move them; None for methods that keep no ledger."""

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.compare.run_comparison import check_own
-from raydpzv.config.scenario import AnyScenario, HorizontalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
 from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import write_atomically
@@ -158,9 +158,9 @@ def _check_going_on(spec: AnyScenario) -> None:
         raise SpecError(
             f"--scheduler pbt: goes on from checkpoints, and these runs have none, since {why}; use asha"
         )
-    if isinstance(spec, HorizontalScenario):
+    if spec.one_model:
         return
-    if spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
+    if spec.noised and spec.privacy and spec.privacy.noise == "seeded":
         raise SpecError(
             'privacy.noise: with "seeded" a trial of --scheduler pbt and the one that it goes on from would draw the '
             'same noise for two sums, whose difference lacks it; use "system"'
