@@ -6,12 +6,13 @@ DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # the demo's clients, model and steps, with the noise and the head of the DPZV papers
 PAPERS := digits_private --set privacy.mode=paper --set privacy.delta=7e-5 --set method.server=sgd
 
-.PHONY: demo test style check bench install clean
+.PHONY: demo test quick style check bench install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install, then train asynchronously and privately on real data, live, with a report"
 	@echo "make test    install, then lint, types, architecture, all tests"
+	@echo "make quick   style, and the unit tests of maths, privacy, messages and of changed files (a minute)"
 	@echo "make check   lint, types and architecture only"
 	@echo "make bench   the benchmarks (minutes)"
 	@echo "make clean   remove the environment, caches and runs"
@@ -55,6 +56,17 @@ test: style
 	@$(BIN)/mypy & types=$$!; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
 	wait $$types || { echo "mypy found errors, see its lines among the first above"; exit 1; }; exit $$tests
+
+# while you edit: what mathematics, privacy and messages promise, and the unit tests of the files that differ from the
+# last commit
+PROMISES := tests/unit/zo tests/unit/privacy tests/unit/accounts tests/unit/wire tests/unit/settings tests/unit/methods
+CHANGED = $(shell { git diff --name-only HEAD; git ls-files --others --exclude-standard; } | \
+	sed -nE 's,^(tests/unit/.*/)?(test_[a-z_0-9]+)\.py$$,\1\2.py,p; s,^raydpzv/(.*/)?([a-z_0-9]+)\.py$$,tests/unit/\1test_\2*.py,p; \
+	s,^((actors|scenarios)/(.*/)?)([a-z_0-9]+)\.py$$,tests/unit/\1test_\4*.py,p')
+
+quick: export PYTHONDONTWRITEBYTECODE :=
+quick: style
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not ray" $(PROMISES) $(wildcard $(CHANGED))
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py

@@ -19,11 +19,12 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import USER, WARM_UP, Evaluated, Spent, Status, unheard
+from raydpzv.sim.interfaces import USER, WARM_UP, Evaluated, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
 from raydpzv.zo.kernels import FirstCalls

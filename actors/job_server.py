@@ -60,8 +60,10 @@ class JobServer:
         self.address = _url(address)
         _check_answers(self.address)
         _use_token()
-        for module in ("dashboard_sdk", "job.sdk"):
-            logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
+        for module in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk"):
+            logging.getLogger(f"ray.{module}").setLevel(logging.WARNING)
+        # it warns of large files by names that only the temporary package has
+        logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.ERROR)
         self._unreachable = (requests.exceptions.RequestException, aiohttp.ClientError)
         with self._named():
             self._client: Any = JobSubmissionClient(self.address)

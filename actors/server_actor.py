@@ -14,9 +14,10 @@ from actors.transport.server import Talk
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, RunCore, StopAt
 from raydpzv.methods.roles import Metrics
+from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.store import Rows
-from raydpzv.sim.interfaces import Spent, Status
+from raydpzv.sim.interfaces import Status
 from raydpzv.sim.wall import SegmentStart
 
 Report = tuple[Status, Metrics]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -25,22 +24,11 @@ from raydpzv.files import as_json as json_text
 from raydpzv.report.plots import ReportFigure
 from raydpzv.report.table import text_grid
 from scenarios import screen
+from scenarios.option_groups import AuditOptions
 from scenarios.progress import INTERVAL, repeated
 from scenarios.run_output import tables_console
 
 Watch = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class AuditOptions:
-    """What an audit is asked for, as typed; canaries: None for as many as its kind takes."""
-
-    by: str
-    canaries: int | None
-    rows: Sequence[int]
-    kinds: Sequence[str]
-    runs: int
-    epsilons: str
 
 
 def audit(
@@ -99,10 +87,12 @@ def _canaries(
     *,
     new_labels: bool = False,
 ) -> list[Canary]:
-    kinds = options.kinds or ([default_kind] if default_kind else [])
+    kinds = options.kind or ([default_kind] if default_kind else [])
     relation = "labels" if default_kind == LABEL else run.relation
     wanted = count if options.canaries is None else options.canaries
-    return chosen(run.prepared, relation, count=wanted, rows=options.rows, kinds=kinds, new_labels=new_labels)
+    return chosen(
+        run.prepared, relation, count=wanted, rows=options.row or (), kinds=kinds, new_labels=new_labels
+    )
 
 
 def _numbers(text: str) -> list[float]:

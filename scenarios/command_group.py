@@ -1,4 +1,4 @@
-"""The group of all commands: what a command line is before any command sees it."""
+"""The group of all commands: it checks a command line before any command gets it."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ class CommandGroup(TyperGroup):
                     f"wanted arguments of UTF-8 text without control characters, got {text!r}; rename the file"
                 )
                 sys.exit(2)
+        if given[:1] == ["tune"] and any(word.split("=")[0] == "--space" for word in given):
+            complain("note: `tune SCENARIO --space FILE` is `search SCENARIO --space FILE` now")
+            given[0] = "search"
         try:
             status = super().main(given, NAME, complete_var, False, windows_expand_args, **extra)
         except _UsageError as error:

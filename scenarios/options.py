@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 def scenario_names(incomplete: str) -> list[str]:
-    """Return the scenarios whose names begin so, for the shell to complete."""
+    """Return the scenarios whose names start with the text, for the shell to complete."""
     return [name for name in catalog.names() if name.startswith(incomplete)]
 
 
 def comparable_names(incomplete: str) -> list[str]:
-    """Return the scenarios and comparisons whose names begin so, for the shell to complete."""
+    """Return the scenarios and comparisons whose names start with the text, for the shell to complete."""
     known = sorted([*catalog.comparison_names(), *catalog.names()])
     return [name for name in known if name.startswith(incomplete)]
 
 
-def tunable_names(incomplete: str) -> list[str]:
-    """Return the grids and scenarios whose names begin so, for the shell to complete."""
-    return [name for name in sorted([*catalog.grids(), *catalog.names()]) if name.startswith(incomplete)]
+def grid_names(incomplete: str) -> list[str]:
+    """Return the grids whose names start with the text, for the shell to complete."""
+    return [name for name in sorted(catalog.grids()) if name.startswith(incomplete)]
 
 
 def runner_names(incomplete: str) -> list[str]:
-    """Return the runners whose names begin so, for the shell to complete."""
+    """Return the runners whose names start with the text, for the shell to complete."""
     return [name for name in RUNNERS if name.startswith(incomplete)]
 
 
 ScenarioName = Annotated[
     str,
     typer.Argument(
-        help="Name of a scenario (see `raydpzv list`) or path to a TOML file.",
+        help="A scenario, by name (see `raydpzv list`) or as a TOML file.",
         autocompletion=scenario_names,
     ),
 ]
@@ -50,41 +50,32 @@ RunnerName = Annotated[
     str, typer.Option(help="local (this process) or ray (actors).", autocompletion=runner_names)
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
-ComparisonRunner = Annotated[
-    str,
-    typer.Option(
-        help="auto (Ray if it is installed and there are cores for it), local (one by one), or ray (side by side)."
-    ),
-]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
 ]
 Moved = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="Where the data are, if they have moved: data.folder=, data.file= or arrivals.file=."
-    ),
+    typer.Option("--set", help="New place of data that moved: data.folder=, data.file= or arrivals.file=."),
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything but the noise.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of all randomness except the noise.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what actors print, and tracebacks.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the output of actors, and tracebacks.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 Explain = Annotated[
     bool,
-    typer.Option("--explain", help="Also print the notes: what each ε rests on, and the rest of the tables."),
+    typer.Option("--explain", help="Also print the assumptions of each ε, and the rest of the tables."),
 ]
 Log = Annotated[
     str | None,
     typer.Option(
-        help="Also write to the run's folder: csv (scalars), tensorboard (event files), json (a structured log); comma "
-        "between them."
+        help="Logs in the run folder, separated by commas: csv (scalars), tensorboard (event files), json (structured)."
     ),
 ]
 Storage = Annotated[
     str | None,
     typer.Option(
-        help="URI (s3://, gs://, hdfs://, abfs://, file://) that the folder is brought to as it grows, and from which "
-        "another machine can go on (docs/cluster.md)."
+        help="URI (s3://, gs://, hdfs://, abfs://, file://) to upload the folder to, so that any machine can resume it "
+        "(docs/cluster.md)."
     ),
 ]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]

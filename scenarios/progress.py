@@ -57,13 +57,13 @@ def live_progress(
         yield Callback()
     elif console.is_terminal:
         with _live(spec, console, stage) as update:
-            yield _Shown(update, console)
+            yield _ProgressCallback(update, console)
     else:
         with _lines(spec, console, stage, interval) as update:
-            yield _Shown(update, console)
+            yield _ProgressCallback(update, console)
 
 
-class _Shown(StatusCallback):
+class _ProgressCallback(StatusCallback):
     """Shows where the run stands, and a line for each actor that was lost and made again."""
 
     def __init__(self, told: Callable[[Status], None], console: Console) -> None:
@@ -307,7 +307,7 @@ def _short_epsilons(status: Status) -> str:
 
 
 def _epsilons(status: Status) -> list[str]:
-    """What is stated of ε: nothing in runs without noise, no claim of a paper with privacy.mode = "sound"."""
+    """What is stated of ε: nothing in runs without noise, no claim of a paper with privacy.mode = "proved"."""
     if found := status.privacy.user_epsilons():
         whom = ("whoever sees the models", "one silo", "the server")
         return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]

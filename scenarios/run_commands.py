@@ -1,11 +1,10 @@
-"""`raydpzv run` and `raydpzv resume`: a run with its progress on the screen, and what came of it."""
+"""`raydpzv run` and `raydpzv resume`: a run with its progress and its result on the screen."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +21,37 @@ from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.reexecute import drop_left_over
 from raydpzv.experiment.runner import Continued, continued, continued_at, upload_rest
+from raydpzv.files import is_written
 from raydpzv.records.callbacks import Callback
-from raydpzv.records.folder_lock import is_written
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.settings_diff import require_settings
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
 from raydpzv.storage.download import stored_kind
-from raydpzv.zo.kernels import told_of_compiling
-from scenarios import compare, screen
+from raydpzv.zo.kernels import announce_compiling
+from scenarios import compare_command, screen
 from scenarios.exit_codes import STOPPED, failures
+from scenarios.option_groups import Output, Pool, RunOutputs
 from scenarios.options import chosen_logs, chosen_runner, logs_begun, output_folder
 from scenarios.progress import COMPILING, LOADING, forecast, live_progress, stop_on_signal
-from scenarios.run_output import Output, show_run
+from scenarios.run_output import show_run
 from scenarios.storage_options import copy_folder, found_or_fetched, resolved, stored_at, waits
 
 
 def run(
     scenario: str,
     changes: Sequence[str],
-    out: Path | None,
+    outputs: RunOutputs,
     runner: str,
-    output: Output,
-    *,
-    or_resume: bool,
-    storage: str | None,
-    log: str | None,
     address: str | None,
-    verbose: bool,
+    output: Output,
 ) -> None:
-    """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given.
+    """Run a scenario with changed settings (key=value) and print its summary.
 
-    or_resume: go on with what is in that folder, or in the storage, if it is a run with these settings; show it if it
-    is complete. storage: URI that the folder is brought to. log: names of what is also written there (`LOGS`), comma
-    between them.
+    With `or_resume` it resumes an interrupted run of these settings, or prints a complete one.
     """
+    out, or_resume, storage, log = outputs.out, outputs.or_resume, outputs.storage, outputs.log
     logs = chosen_logs(log)
     spec = raydpzv.load(scenario, changes)
     chosen = chosen_runner(runner)
@@ -72,7 +66,7 @@ def run(
         found = RunFolder.open(out, moved)
         require_settings(found, resolved(spec))
         if found.completed_by() is None:
-            resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
+            resume(str(out), None, moved, chosen, output, log=log, address=address)
         else:
             if is_written(out) is False:
                 drop_left_over(found)
@@ -86,7 +80,7 @@ def run(
     _watch(
         spec,
         folder,
-        replace(output, stage=LOADING),
+        output,
         logs,
         lambda watch, stop: raydpzv.run(
             spec,
@@ -96,7 +90,7 @@ def run(
             callbacks=watch,
             stop=stop,
             address=address,
-            verbose=verbose,
+            verbose=output.verbose,
             storage=storage,
         ),
     )
@@ -111,11 +105,10 @@ def resume(
     *,
     log: str | None,
     address: str | None,
-    verbose: bool,
 ) -> None:
-    """Go on with a run, a comparison or a search, and show what came of it; moved: where its data lie now.
+    """Resume a run, a comparison or a search, and print its result; moved: where its data are now.
 
-    what: its folder, or the URI of a storage; out: where that is brought to.
+    what: its folder, or the URI of a storage; out: the folder to download that to.
     """
     logs = chosen_logs(log)
     uri, run = stored_at(what, out)
@@ -124,16 +117,11 @@ def resume(
     if stored_kind(uri) == "search" if uri else is_search(run):
         from scenarios.search_command import go_on  # and with it matplotlib, which no run needs
 
-        how = compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose)
-        go_on(run, moved, how, uri)
+        go_on(run, moved, Pool(None, runner or "auto", address), output, uri)
         return
     if is_comparison(run):
         plan = read_comparison(run / PLAN, moved)
-        compare.carry_out(
-            plan,
-            run,
-            compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose),
-        )
+        compare_command.carry_out(plan, run, Pool(None, runner or "auto", address), output)
         return
     asked = chosen_runner(runner) if runner else None
     held = continued_at(uri, run, moved, waits(quiet=output.quiet)) if uri else _continued_here(run, moved)
@@ -145,12 +133,15 @@ def resume(
         _watch(
             experiment.spec,
             folder.path,
-            replace(output, stage="the run to go on"),
+            output,
             [*logs, *logs_begun(folder.path, logs)],
             lambda watch, stop: RUNNERS[chosen](
                 experiment,
-                RunOptions(folder, name, None, stop, address, verbose, callbacks=watch, storage=mirror),
+                RunOptions(
+                    folder, name, None, stop, address, output.verbose, callbacks=watch, storage=mirror
+                ),
             ),
+            stage="the run to resume",
         )
 
 
@@ -163,7 +154,7 @@ def _runner_of(spec: AnyScenario, folder: RunFolder) -> str:
 def _leg(folder: RunFolder) -> str:
     found = folder.checkpoint()
     place = f"the checkpoint after update {found.round:,}" if found else "its start"
-    return f"goes on as a new leg from {place}; what only its ledger has beyond that is served again first"
+    return f"resumes as a new segment from {place}; updates that only its ledger has are served again first"
 
 
 @contextmanager
@@ -177,15 +168,16 @@ def _watch(
     output: Output,
     logs: Sequence[Callback],
     start: Callable[[Sequence[Callback], threading.Event], raydpzv.Run],
+    stage: str = LOADING,
 ) -> None:
-    """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
+    """Run with live progress, print the result, and exit with 130 if the user stopped it.
 
-    Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
+    stage: what the run waits for at first. Raises RunError with the summary printed if the run diverged.
     """
     console = screen.console(stderr=True)
     if spec.note and not output.quiet:  # a result says so again, which may be hours later
         console.print(spec.note, highlight=False, markup=False, soft_wrap=True)
-    live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
+    live = live_progress(spec, console, quiet=output.quiet, stage=stage)
 
     def compiling() -> None:
         if not output.quiet:
@@ -193,7 +185,12 @@ def _watch(
 
     try:
         stopping = stop_on_signal(console)
-        with failures(folder, spec.party_names), stopping as stop, live as view, told_of_compiling(compiling):
+        with (
+            failures(folder, spec.party_names),
+            stopping as stop,
+            live as view,
+            announce_compiling(compiling),
+        ):
             result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,12 @@ from rich.text import Text
 from raydpzv.config.toml import as_tree
 from raydpzv.files import as_json as json_text
 from scenarios import screen
+from scenarios.option_groups import Output
 
 if TYPE_CHECKING:
     from raydpzv.config.scenario import AnyScenario
     from raydpzv.privacy.claim_words import Verdict
+    from raydpzv.privacy.release import ReleasePlan
     from raydpzv.records.store import Rows
 
 EXPLAIN = "--explain: the full verdict, where σ comes from, and a note on each ε"
@@ -29,16 +30,6 @@ def tables_console(width: int = WIDTH) -> Console:
     """Return the console that tables are printed on: as wide as the terminal, `width` columns where there is none."""
     console = screen.console()
     return console if console.is_terminal else screen.console(width=width)
-
-
-@dataclass(frozen=True)
-class Output:
-    """What is printed of a run: JSON alone, no progress, notes too; stage: what it waits for at first."""
-
-    as_json: bool
-    quiet: bool
-    explain: bool
-    stage: str = ""
 
 
 def show_run(
@@ -86,29 +77,27 @@ def show_run(
 
 
 def show_privacy(
-    table: list[dict[str, Any]], found: Verdict, facts: Mapping[str, Any], *, planned: bool, explain: bool
+    table: list[dict[str, Any]], found: Verdict, plan: ReleasePlan | None, *, explain: bool
 ) -> None:
     """Print what is known of a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
 
-    table: claims; found: the verdict on them; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
-    says how many updates there will be.
+    table: the plan's claims; found: the verdict on them.
     """
-    from raydpzv.privacy.claims import large_delta
-    from raydpzv.report.privacy import PrivacyBlock, calibration, verdict_line
+    from raydpzv.report.privacy import PrivacyBlock, verdict_line
 
     console = tables_console()
     console.print(verdict_line(found.headline()))
-    if not table:
+    if plan is None:
         return
-    if not planned:
+    if not plan.planned:
         console.print("The scenario plans no number of updates: all of this is for ONE update.")
-    if large := large_delta(facts):
+    if large := plan.large_delta():
         console.print(Text(f"warning: {large}", style="yellow"))
     console.print()
     console.print(PrivacyBlock(table, explain))
     console.print()
     if explain:
         console.print(verdict_line(found.text))
-        console.print(Text(calibration(facts)))
+        console.print(Text(plan.calibration()))
     else:
         console.print(Text(EXPLAIN, "dim"))

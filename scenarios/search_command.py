@@ -1,4 +1,4 @@
-"""`raydpzv tune SCENARIO --space FILE`: trials of one scenario on Ray Tune, and what they come to."""
+"""`raydpzv search`: the trials of one scenario on Ray Tune, and their result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,8 +53,8 @@ from raydpzv.storage.download import link, link_of, stored_kind
 from raydpzv.storage.lease import Waits
 from raydpzv.storage.uploader import FolderUploader
 from scenarios import screen
-from scenarios.compare import ComparisonOptions
 from scenarios.exit_codes import STOPPED
+from scenarios.option_groups import Output, Pool, SearchOptions
 from scenarios.options import output_folder
 from scenarios.progress import stop_on_signal
 from scenarios.search_progress import SearchProgress, show_search
@@ -63,38 +63,6 @@ from scenarios.storage_options import copy_folder, waits
 LEARNED_DRAWS = 30
 """Trials of a search that learns where no number is given: the first ten are random."""
 SEARCHES = ("random", "optuna")
-DRAWS = 10
-"""Draws where something in the space is random and no number is given."""
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What the command line says of a search; None: left to the scenario or the space."""
-
-    samples: int | None
-    metric: str | None
-    scheduler: str
-    grace: int | None
-    epsilon: float | None
-    draw_seed: int
-    actors: bool = False
-    search: str = "random"
-    interval: int | None = None
-    quantile: float | None = None
-
-    def draws(self, space: Sequence[Dimension]) -> int:
-        """Return how many draws a search makes that does not learn, at each point of its grid."""
-        return self.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
-
-    def words(self) -> Iterator[str]:
-        """Yield the words of the command line that ask for this, but for those that nobody has to say."""
-        usual = SearchOptions(None, None, "none", None, None, 0)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != getattr(usual, field.name):
-                yield f"--{field.name.replace('_', '-')}"
-                if value is not True:
-                    yield str(value)
 
 
 def search(
@@ -103,7 +71,8 @@ def search(
     changes: Sequence[str],
     out: Path | None,
     options: SearchOptions,
-    how: ComparisonOptions,
+    pool: Pool,
+    output: Output,
     storage: str | None = None,
 ) -> None:
     """Search a space of settings of a scenario, or go on with the search in `out`; see `carry_out`.
@@ -122,7 +91,7 @@ def search(
     survives = DATA_SOURCES[base.data.source].loss == "cox"
     usual = "concordance" if survives else "accuracy"
     metric = options.metric or (f"validation_{usual}" if base.data.validation_fraction else usual)
-    batch = how.jobs or os.cpu_count() or 1
+    batch = pool.jobs or os.cpu_count() or 1
     drawing, points = _points(dimensions, base, options, batch, higher=METRICS.get(metric) == "max")
     make = drawing.make if drawing else lambda settings: catalog.load(scenario, [*changes, *settings])
     trials = trials_of(make, points, options.epsilon)
@@ -132,7 +101,7 @@ def search(
     population = _population(trials, dimensions, options)
     log_scaled = tuple(d.setting for d in dimensions if d.kind == "loguniform")
     plan = SearchPlan(*terms, trials, options.actors, drawing, population, promotes, log_scaled)
-    if not metric.startswith("validation_") and not how.output.quiet:
+    if not metric.startswith("validation_") and not output.quiet:
         console.print(
             f"the best is chosen by {metric} on the test rows; an estimate from rows that chose nothing takes --set "
             "data.validation_fraction=0.2",
@@ -140,19 +109,19 @@ def search(
         )
     grid = math.prod(len(d.values) for d in dimensions if d.kind == "grid")
     wanted = 0 if drawing else options.draws(dimensions) * grid
-    if (repeated := wanted - len(points)) > 0 and not how.output.quiet:
+    if (repeated := wanted - len(points)) > 0 and not output.quiet:
         console.print(
             f"{len(points)} trials, not {wanted}: {repeated} of the draws came to the settings of another one",
             soft_wrap=True,
         )
     words = [scenario, "--space", str(space), *options.words(), *(w for c in changes for w in ("--set", c))]
     asked = shlex.join(words)
-    with _stored(storage, out, waits(quiet=how.output.quiet)) as (found, mirror):
+    with _stored(storage, out, waits(quiet=output.quiet)) as (found, mirror):
         out = found
         if drawing and out and is_search(out) and (begun := read_search(out / SEARCH)).same_as(plan):
             plan = replace(begun, actors=plan.actors)  # which may have come further
         folder = output_folder(out, f"tune-{plan.name}")
-        carry_out(plan, folder, how, f"raydpzv tune {asked}", mirror)
+        carry_out(plan, folder, pool, output, f"raydpzv search {asked}", mirror)
 
 
 @contextmanager
@@ -180,19 +149,20 @@ def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, F
         yield folder, mirror
 
 
-def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions, uri: str | None = None) -> None:
-    """Go on with a search that was stopped or killed; moved: where its data lie now; uri: of the storage it is in."""
+def go_on(folder: Path, moved: Sequence[str], pool: Pool, output: Output, uri: str | None = None) -> None:
+    """Resume a search that was stopped or killed; moved: where its data are now; uri: of its storage."""
     if uri is None:
-        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
+        carry_out(read_search(folder / SEARCH, moved), folder, pool, output, f"raydpzv resume {folder}")
         return
-    with _continued(uri, folder, waits(quiet=how.output.quiet)) as (_, mirror):
-        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {uri}", mirror)
+    with _continued(uri, folder, waits(quiet=output.quiet)) as (_, mirror):
+        carry_out(read_search(folder / SEARCH, moved), folder, pool, output, f"raydpzv resume {uri}", mirror)
 
 
 def carry_out(
     plan: SearchPlan,
     folder: Path,
-    how: ComparisonOptions,
+    pool: Pool,
+    output: Output,
     command: str,
     storage: FolderUploader | None = None,
 ) -> None:
@@ -201,34 +171,34 @@ def carry_out(
     command: what was asked for; storage: brings the folder there. Leaves with 130 if the user stopped it; raises
     RunError if a trial failed or none came to its end.
     """
-    if how.runner not in ("auto", *RUNNERS):
-        raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
-    if how.runner == "local" and (how.address or plan.actors):
+    if pool.runner not in ("auto", *RUNNERS):
+        raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{pool.runner}"')
+    if pool.runner == "local" and (pool.address or plan.actors):
         raise SpecError(
             "--runner local: runs one trial after the other, without --actors and --address; use ray"
         )
-    if how.runner == "local" and plan.scheduler == "asha" and not plan.promotes:
+    if pool.runner == "local" and plan.scheduler == "asha" and not plan.promotes:
         raise SpecError(f"--runner local: has no Ray; {_rule(plan)}; use ray")
     console, reasons = screen.console(stderr=True), dict[int, str]()
-    if plan.scheduler == "asha" and not how.output.quiet:
+    if plan.scheduler == "asha" and not output.quiet:
         console.print(Text(_rule(plan)), soft_wrap=True)
     todo = list(plan.started())
     if is_search(folder):
         todo = to_go(folder, plan, None) if plan.population else trials_left(folder, plan)
     if not plan.complete:
         require_optuna()
-    if todo and how.runner != "local":
+    if todo and pool.runner != "local":
         from actors.tune_search import check_own_machine
 
-        check_own_machine(todo, how.address, actors=plan.actors)
+        check_own_machine(todo, pool.address, actors=plan.actors)
     if todo:
         _check_metric(plan, todo[0])
     with (
         stop_on_signal(console) as stop,
-        _trials_made(how, plan, todo) as make,
+        _trials_made(pool, plan, todo, verbose=output.verbose) as make,
         search_begun(folder, plan),
         _brought(storage, folder, plan, stop),
-        SearchProgress(plan, len(todo), console, reasons, folder, quiet=how.output.quiet) as watch,
+        SearchProgress(plan, len(todo), console, reasons, folder, quiet=output.quiet) as watch,
     ):
         while True:
             if plan.population:
@@ -251,7 +221,7 @@ def carry_out(
                 storage.declare(fresh_noise=_draws_fresh_noise(plan))
             watch.grew(plan)
         _write(plan, results, folder, command, whole=not stopped)
-    show_search(plan, results, folder, stopped=stopped, as_json=how.output.as_json)
+    show_search(plan, results, folder, stopped=stopped, as_json=output.as_json)
     _leave(results, folder, stopped=stopped)
 
 
@@ -362,9 +332,9 @@ def _rule(plan: SearchPlan) -> str:
 
 
 @contextmanager
-def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]) -> Iterator[_Make]:
+def _trials_made(pool: Pool, plan: SearchPlan, todo: Sequence[Trial], *, verbose: bool) -> Iterator[_Make]:
     """Yield what runs trials: on Ray, which is there meanwhile, or in this process, also where there are none."""
-    if how.runner == "local" or (not todo and plan.complete):
+    if pool.runner == "local" or (not todo and plan.complete):
         yield _in_this_process
         return
     from actors.tune_search import TuneSearch, cluster_needs, tune_cluster
@@ -377,13 +347,13 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
         stop: threading.Event,
         until: int | None,
     ) -> None:
-        search = TuneSearch(plan, folder, watch, stop, how.jobs)
+        search = TuneSearch(plan, folder, watch, stop, pool.jobs)
         if isinstance(todo, Promotion):
             search.promote(todo)
         elif todo:
             search.run(todo, cluster_needs(todo, actors=plan.actors), until)
 
-    with tune_cluster(how.address, verbose=how.verbose):
+    with tune_cluster(pool.address, verbose=verbose):
         cluster_needs(todo, actors=plan.actors)  # what does not fit is said before anything is written
         yield on_tune
 

@@ -22,6 +22,7 @@ from raydpzv.storage.download import check_free, stored_kind
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.exit_codes import STOPPED
+from scenarios.option_groups import JobOptions
 from scenarios.options import chosen_logs, output_folder
 from scenarios.storage_options import fetched
 
@@ -36,88 +37,79 @@ _REFUSED = 2
 
 
 @dataclass(frozen=True)
-class Where:
-    """The cluster's address; the run folder on the cluster and here; whether it is downloaded.
+class Submission:
+    """A scenario and its changes, and options that the run gets unchanged.
 
     storage: URI to which the job uploads its run folder, and from which it is downloaded.
     """
 
-    address: str | None
-    there: str | None
-    out: Path | None
-    storage: str | None = None
-    fetch: bool = True
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A scenario and its changes, the project's folder, and options that the run gets unchanged."""
-
     scenario: str
     changes: Sequence[str]
-    project: Path
     log: str | None
     flags: Sequence[str]
+    storage: str | None
 
 
-def submit(request: Submission, where: Where, *, wait: bool) -> None:
-    """Submit a run; unless `wait` is False, follow it to its end and download its folder."""
+def submit(request: Submission, options: JobOptions) -> None:
+    """Submit a run; follow it to its end and download its folder, unless nobody waits."""
     chosen_logs(request.log)
-    _check(where)
+    _check(request.storage, options)
     spec = raydpzv.load(request.scenario, request.changes)
-    project = request.project.resolve()
+    project = options.project.resolve()
     if not project.is_dir():
         raise InputError(
-            f"--project: wanted a folder, got {request.project}; give the one that holds the scenario"
+            f"--project: wanted a folder, got {options.project}; give the one that holds the scenario"
         )
     job = f"raydpzv_{secrets.token_hex(8)}"
-    there = where.there or f"{_HOME}raydpzv/{job}"
+    there = options.there or f"{_HOME}raydpzv/{job}"
     name = f"{Path(request.scenario).stem}-seed{spec.seed}"
-    folder = _folder_here(where, where.storage, name)
+    folder = _folder_here(options, request.storage, name)
     scenario = _packed_scenario(request.scenario, project)
     changes = [*request.changes, *_packed_data(spec, project)]
-    server = _server(where.address)
+    server = _server(options.address)
     for difference in server.differences():
         screen.complain(f"note: {difference}; the run uses the cluster's version")
-    entrypoint = _entrypoint(request, scenario, changes, where.storage, there)
-    server.submit(job, entrypoint, project, {_STORAGE: where.storage or "", _NAME: name})
+    entrypoint = _entrypoint(request, scenario, changes, there)
+    server.submit(job, entrypoint, project, {_STORAGE: request.storage or "", _NAME: name})
     screen.complain(f"job {job} at {server.address}; its run folder on the cluster: {there}")
-    if not wait:
-        _say_how_to_return(job, server, where)
+    if options.no_wait:
+        _say_how_to_return(job, server, options)
         return
-    _follow(server, job, where.storage, folder, where)
+    _follow(server, job, request.storage, folder, options)
 
 
-def rejoin(job: str, where: Where, *, stop: bool) -> None:
+def rejoin(options: JobOptions) -> None:
     """Follow a job that was submitted before, or stop it; download its folder once it has ended."""
-    server = _server(where.address)
+    job = options.job
+    assert job is not None
+    server = _server(options.address)
     metadata = server.metadata(job)
     if _STORAGE not in metadata:
         raise InputError(
             f"--job {job}: was not submitted by raydpzv submit; follow it with `ray job logs {job}`"
         )
     storage = metadata[_STORAGE] or None
-    folder = _folder_here(where, storage, metadata[_NAME])
-    if stop:
+    folder = _folder_here(options, storage, metadata[_NAME])
+    if options.stop:
         server.stop(job)
-    _follow(server, job, storage, folder, where)
+    _follow(server, job, storage, folder, options)
 
 
-def _check(where: Where) -> None:
+def _check(storage: str | None, options: JobOptions) -> None:
     """Raise SpecError if no folder would outlive the job, InputError for a storage that cannot be opened."""
-    if where.storage is not None:
-        check_uri(where.storage)
-    elif where.fetch and where.there is None:
+    if storage is not None:
+        check_uri(storage)
+    elif options.there is None and not options.no_fetch:
         raise SpecError(
             "submit: wanted --storage URI, through which the run folder comes back, or --there FOLDER, where it stays "
             "on the cluster; give one"
         )
-    if where.there is not None and not (
-        PurePosixPath(where.there).is_absolute() or where.there.startswith(_HOME)
+    if options.there is not None and not (
+        PurePosixPath(options.there).is_absolute() or options.there.startswith(_HOME)
     ):
         raise SpecError(
-            f"--there: wanted an absolute path, or one that begins with ~/, got {where.there}: it would be in the copy "
-            "of the project that Ray deletes after the job"
+            f"--there: wanted an absolute path, or one that begins with ~/, got {options.there}: it would be in the "
+            "copy of the project that Ray deletes after the job"
         )
 
 
@@ -127,22 +119,24 @@ def _server(address: str | None) -> JobServer:
     return JobServer(address)
 
 
-def _folder_here(where: Where, storage: str | None, name: str) -> Path | None:
+def _folder_here(options: JobOptions, storage: str | None, name: str) -> Path | None:
     """Return the folder to download to; None: nothing is downloaded."""
-    if where.fetch and storage is not None:
-        folder = output_folder(where.out, name)
+    if storage is not None and not options.no_fetch:
+        folder = output_folder(options.out, name)
         check_free(folder)
         return folder
-    if where.out is not None and not where.fetch:
+    if options.out is not None and options.no_fetch:
         raise SpecError("--out: is the folder to download to, and --no-fetch downloads none; leave one out")
-    if where.out is not None:
+    if options.out is not None:
         raise SpecError(
             "--out: the run folder comes back through a storage; submit with --storage URI, or leave --out out"
         )
     return None
 
 
-def _follow(server: JobServer, job: str, storage: str | None, folder: Path | None, where: Where) -> None:
+def _follow(
+    server: JobServer, job: str, storage: str | None, folder: Path | None, options: JobOptions
+) -> None:
     """Show a job's log, download its folder, and exit with its status."""
     try:
         end = server.follow(job, _print)
@@ -150,10 +144,10 @@ def _follow(server: JobServer, job: str, storage: str | None, folder: Path | Non
             _download(storage, folder, succeeded=end.status == 0)
     except KeyboardInterrupt:
         screen.complain("interrupted; the job continues")
-        _say_how_to_return(job, server, where)
+        _say_how_to_return(job, server, options)
         raise typer.Exit(STOPPED) from None
     except RaydpzvError:
-        _say_how_to_return(job, server, where)
+        _say_how_to_return(job, server, options)
         raise
     if end.status:
         screen.complain(f"the job {job} ended with {end.status}: {end.message}")
@@ -181,10 +175,10 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _say_how_to_return(job: str, server: JobServer, where: Where) -> None:
+def _say_how_to_return(job: str, server: JobServer, options: JobOptions) -> None:
     line = f"raydpzv submit --job {job} --address {shlex.quote(server.address)}"
-    line += f" --out {shlex.quote(str(where.out))}" if where.out is not None else ""
-    line += "" if where.fetch else " --no-fetch"
+    line += f" --out {shlex.quote(str(options.out))}" if options.out is not None else ""
+    line += " --no-fetch" if options.no_fetch else ""
     screen.complain(f"follow it again, and download its folder: {line}")
     screen.complain(f"stop it: {line} --stop")
 
@@ -196,13 +190,11 @@ def _shell_path(there: str) -> str:
     )
 
 
-def _entrypoint(
-    request: Submission, scenario: str, changes: Sequence[str], storage: str | None, there: str
-) -> str:
+def _entrypoint(request: Submission, scenario: str, changes: Sequence[str], there: str) -> str:
     words = ["python", "-m", "raydpzv", "run", scenario, "--runner", "ray", "--or-resume", *request.flags]
     words += [word for change in changes for word in ("--set", change)]
     words += ["--log", request.log] if request.log is not None else []
-    words += ["--storage", storage] if storage is not None else []
+    words += ["--storage", request.storage] if request.storage is not None else []
     return f"{shlex.join(words)} --out {_shell_path(there)}"
 
 

@@ -18,6 +18,8 @@ CLASSES_TWICE = {
     "_Work": "private to each pool of actors: what one of them is doing",
 }
 MODULES_TWICE = {
+    "privacy": "a command, and the privacy tables of a report",
+    "publish": "a command, and what it writes of a run folder",
     "__init__": "every package has one",
     "__main__": "python -m of a package",
     "vertical": "the vertical half of its room",
@@ -25,11 +27,12 @@ MODULES_TWICE = {
     "driver": "starts a run on actors: the vertical, the horizontal and what both share",
     "server_actor": "the server's actor: the vertical and the horizontal one, and what both share",
     "executor": "who carries out orders: the interface, and on actors",
-    "clients": "client by client: a report's table, and connections of clients",
+    "table": "rows under named columns: data, and what a report prints",
     "frames": "bytes of a message: its body on the wire, and what surrounds it on a connection",
     "files": "small helpers for the room's files: the program's, the ledger's, those with data",
     "runner": "what carries a run out: found by name, and the one on Ray",
     "device": "where tensors live: directions made there, and an actor's share of it",
+    "users": "one user's records: how data are shared out, and how sums over users are protected",
 }
 
 

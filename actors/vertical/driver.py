@@ -29,7 +29,8 @@ from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
 from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.sim.interfaces import FIRST_EVALUATION, Spent, Status
+from raydpzv.privacy.release import Spent
+from raydpzv.sim.interfaces import FIRST_EVALUATION, Status
 from raydpzv.sim.wall import EvaluationSchedule
 
 _ENDING = 5.0

@@ -17,13 +17,14 @@ from typing import Any, Protocol
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.ledger.ledger import Ledger, ledger_facts
 from raydpzv.methods.roles import Server
+from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.segments.continuation import RunSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor
-from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import LoopHooks, VirtualRun
 from raydpzv.sim.wall import SavedClient

@@ -141,7 +141,7 @@ class HorizontalParties:
         self._hosts: list[ClientGroup] = []
         if checkpoint:
             if kept := own_models(checkpoint):
-                cast(OwnModels, group).take_over(kept)
+                cast(OwnModels, group).restore_models(kept)
             self._resume_point.begin(cast(LedgerGroup, group), checkpoint.round)
 
     def warm_up(self) -> None:

@@ -8,17 +8,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydpzv.accounts.final_setting import final_setting
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.privacy.claim_words import judge
-from raydpzv.privacy.statements import claims, verdict
-from raydpzv.records import downtime, metrics
+from raydpzv.privacy.release import Spent, verdict
+from raydpzv.records import lateness, metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
-from raydpzv.sim.interfaces import Spent
 
 NO_ACCOUNT = "the account of the releases is lost, and no planned number of updates bounds them"
 
@@ -48,9 +46,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
     done = ending.status == "done"
-    final = (
-        final_setting(setting, ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
-    )
+    final = setting.as_made(ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
     said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
@@ -85,7 +81,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "simulated_seconds": ending.simulated_seconds,
         "throughput": metrics.throughput(service),
         **_interruptions(experiment, rows),
-        "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
+        "epsilon": [dataclasses.asdict(c) for c in final.claims()] if final else [],
         "private": said.private,
         "private_reason": None if said.private else said.lead,
         "proved": said.proved,
@@ -113,10 +109,10 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     spec = experiment.spec
     if spec.clock.kind == "virtual":
         return {}
-    found, clients = downtime.leg_summary(rows["leg"]), spec.split.clients
-    if clients > downtime.MOST_CLIENTS:
+    found, clients = lateness.leg_summary(rows["leg"]), spec.split.clients
+    if clients > lateness.MOST_CLIENTS:
         return found
-    return found | {"presence": downtime.presence(rows["service"], clients)}
+    return found | {"presence": lateness.presence(rows["service"], clients)}
 
 
 def _failure(experiment: Prepared, rows: Rows, ending: Ending) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from raydpzv.accounts.privacy_filter import check_first_release, privacy_filter
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.experiment.initial_model import BottomPlan
@@ -26,11 +25,12 @@ from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, 
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header
 from raydpzv.privacy.mechanisms import Address
-from raydpzv.privacy.statements import AnySetting
+from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records import metrics
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
+from raydpzv.sim.privacy_filter import check_first_release, privacy_filter
 from raydpzv.sim.virtual import Timing
 
 Releases = Mapping[Address, float]
@@ -62,7 +62,7 @@ class PreparedVertical:
     fsync = False
 
     @property
-    def setting(self) -> AnySetting | None:
+    def setting(self) -> ReleasePlan | None:
         return self.privacy.claims
 
     @property
@@ -112,7 +112,7 @@ class PreparedVertical:
         return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
-        return privacy_filter(self.setting, self.spec.budget)
+        return privacy_filter(self.setting, self.spec.budget.epsilon, self.spec.budget.adversary)
 
     def budget(self) -> Budget:
         b = self.spec.budget
@@ -171,7 +171,7 @@ def prepare_vertical(
         secret = secrets.randbits(256)
     coins = Key(spec.seed if secret is None else secret)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
-    check_first_release(privacy.claims, spec.budget)
+    check_first_release(privacy.claims, spec.budget.epsilon, spec.budget.adversary)
     unused = (*without_client(parts, train.features), *train.unused)
     numbers = np.arange(train.rows) if train.numbers is None else train.numbers
     return PreparedVertical(

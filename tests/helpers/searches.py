@@ -30,7 +30,7 @@ def command(folder, scenario, space, changes, samples, *more):
     path.write_text(space)
     words = [w for change in (*SHORT, *changes) for w in ("--set", change)]
     drawn = ["--samples", samples, "--draw-seed", 1, "--metric", "loss", *more]
-    return ["tune", scenario, "--space", path, *drawn, *words, "--out", folder]
+    return ["search", scenario, "--space", path, *drawn, *words, "--out", folder]
 
 
 def searched(folder, scenario, space, changes, samples, *more):

@@ -19,7 +19,10 @@ FIRST = (
 APART = (
     "tests/integration/local",
     "tests/unit/benchmarks",
-    *(f"{ON_RAY}/test_{name}.py" for name in ("cli", "growing_cluster", "job", "killed_driver")),
+    *(
+        f"{ON_RAY}/test_{name}.py"
+        for name in ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
+    ),
 )
 """Long tests, which share nothing with their neighbours; those on Ray start one of their own."""
 CROWDED = f"{ON_RAY}/test_benchmarks.py"

@@ -275,7 +275,7 @@ def test_real_time_goes_on_with_the_runner_that_made_it(tmp_path, monkeypatch, c
     monkeypatch.setattr(run_commands, "RUNNERS", {name: chosen(name) for name in ("local", "ray")})
     result = call("resume", tmp_path / "run")
     assert f"went on with {runner}" in result.stderr
-    assert ("goes on as a new leg from the checkpoint after update" in result.stderr) == (clock == "wall")
+    assert ("resumes as a new segment from the checkpoint after update" in result.stderr) == (clock == "wall")
     assert "went on with local" in call("resume", tmp_path / "run", "--runner", "local").stderr
 
 

@@ -1,4 +1,4 @@
-"""A thousand inputs that nobody means: each ends with status 0 or 2 and one line, without a traceback or a hang.
+"""Hundreds of inputs that nobody means: each ends with status 0 or 2 and one line, without a traceback or a hang.
 
 What `tests/helpers/odd_input.py` makes is given to the command line in this process. More of it, or other:
 
@@ -27,13 +27,14 @@ from raydpzv.compare.plan import Comparison
 from raydpzv.experiment import runner
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared
-from scenarios import compare
+from scenarios import compare_command
 from scenarios.cli import app
+from scenarios.option_groups import Output, Pool
 from tests.helpers.odd_input import TINY, Inputs
 from tests.helpers.report_views import without_pixels
 
 SEED = int(os.environ.get("RAYDPZV_ODD_INPUT_SEED", "1"))
-COUNT = int(os.environ.get("RAYDPZV_ODD_INPUT_COUNT", "1000"))
+COUNT = int(os.environ.get("RAYDPZV_ODD_INPUT_COUNT", "300"))
 HANG, WAITING = 10, 120
 """Seconds of work, and by the clock, after which an input hangs: another program may have the CPU."""
 
@@ -119,7 +120,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
         raise SystemExit(0)
 
     def planned_alone(
-        comparison: Comparison, folder: Path, how: compare.ComparisonOptions, *, notes: Sequence[str] = ()
+        comparison: Comparison, folder: Path, pool: Pool, output: Output, *, notes: Sequence[str] = ()
     ) -> None:
         comparison.as_toml()
 
@@ -127,7 +128,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
     monkeypatch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command))
     for kind in ("vertical", "horizontal"):
         monkeypatch.setitem(runner._HERE, kind, prepared_alone)
-    monkeypatch.setattr(compare, "carry_out", planned_alone)
+    monkeypatch.setattr(compare_command, "carry_out", planned_alone)
 
 
 @pytest.mark.usefixtures("quick")

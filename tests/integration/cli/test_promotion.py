@@ -1,4 +1,4 @@
-"""`raydpzv tune --scheduler asha`: who goes on, the bits of who does, kills, what it spends, when Ray's rule holds."""
+"""`raydpzv search --scheduler asha`: promoted trials and their bits, kills, the ε spent, and Ray Tune's rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raydpzv tune SCENARIO --space FILE` without Ray: one trial after the other, killed and gone on with, wrong input."""
+"""`raydpzv search` without Ray: one trial after the other, killed and resumed; wrong input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.helpers.programs import Forked
 
 SPACE = 'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0, 1]\n'
 SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "privacy.noise=seeded")
-SEARCH = ["tune", "digits_dpzv", "--samples", "3", *(w for change in SHORT for w in ("--set", change))]
+SEARCH = ["search", "digits_dpzv", "--samples", "3", *(w for change in SHORT for w in ("--set", change))]
 LIMIT = 120
 
 
@@ -125,7 +125,7 @@ PRIVATE = ("budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.
 
 def test_a_search_without_a_winner_says_what_it_spent(place):
     (place / "large.toml").write_text("method.lr.grid = [1e11, 1e12]\n")
-    words = ["tune", "digits_dpzv", "--space", place / "large.toml", "--runner", "local"]
+    words = ["search", "digits_dpzv", "--space", place / "large.toml", "--runner", "local"]
     words += [word for change in SHORT if change != "privacy.noise=seeded" for word in ("--set", change)]
     ended = raydpzv(*words, "--out", place / "large")
     assert ended.exit_code == 1
@@ -149,7 +149,7 @@ def test_a_search_without_a_winner_says_what_it_spent(place):
 
 def test_a_search_that_the_user_stopped_says_what_it_has_spent(place, monkeypatch):
     (place / "two.toml").write_text("method.lr.grid = [0.1, 0.2]\n")
-    words = ["tune", "digits_private", "--space", place / "two.toml", "--runner", "local"]
+    words = ["search", "digits_private", "--space", place / "two.toml", "--runner", "local"]
     words += [word for change in PRIVATE for word in ("--set", change)]
     ended = SearchProgress.ended
 
@@ -178,7 +178,7 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
     (place / "bad.toml").write_text("method.batch.grid = [64, 150]\n")
     ended = raydpzv(
         *(
-            "tune",
+            "search",
             "digits_dpzv",
             "--space",
             place / "bad.toml",
@@ -208,7 +208,7 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
 def test_a_trial_that_misses_the_pace_of_the_wall_clock_is_warned_of(place):
     (place / "one.toml").write_text("seed.grid = [0]\n")
     words = [
-        "tune",
+        "search",
         "digits_dpzv",
         "--space",
         place / "one.toml",
@@ -243,7 +243,16 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
         monkeypatch.setattr(f"{module}.suggested", suggested)
     monkeypatch.setattr("scenarios.search_command.require_optuna", lambda: None)
     monkeypatch.setattr("scenarios.search_command.RANDOM_FIRST", 2)
-    words = ["tune", "digits_dpzv", "--space", place / "learns.toml", "--search", "optuna", "--samples", "5"]
+    words = [
+        "search",
+        "digits_dpzv",
+        "--space",
+        place / "learns.toml",
+        "--search",
+        "optuna",
+        "--samples",
+        "5",
+    ]
     words += [word for change in SHORT for word in ("--set", change)]
     words += ["--runner", "local", "--jobs", "2", "--out", place / "learned", "--quiet"]
     assert raydpzv(*words).exit_code == 0
@@ -282,7 +291,6 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
         ),
         (("digits_dpzv", "--space", "space.toml", "--interval", "10"), "--interval: goes with --scheduler"),
         (("digits_dpzv", "--space", "space.toml", "--quantile", "0.5"), "--quantile: goes with --scheduler"),
-        (("digits_field", "--interval", "10"), "--interval: goes with --space"),
         (
             ("digits_dpzv", "--space", "space.toml", "--grace", "10"),
             "--grace: goes with --scheduler asha",
@@ -298,11 +306,9 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
             ("digits_dpzv", "--space", "space.toml", "--actors", "--runner", "local"),
             "--runner local: runs one trial after the other, without --actors and --address",
         ),
-        (("digits_dpzv", "--space", "space.toml", "--to", "x.toml"), "--to: goes with a grid"),
+        (("digits_dpzv",), "Missing option '--space'"),
         (("digits_dpzv", "--space", "nowhere.toml"), "cannot read the space file"),
         (("digits_dpz", "--space", "space.toml"), 'Did you mean "digits_dpzv"'),
-        (("digits_field", "--samples", "3"), "--samples: goes with --space"),
-        (("digits_field", "--actors"), "--actors: goes with --space"),
         (("digits_dpzv", "--space", "space.toml", "--search", "optun"), 'Did you mean "optuna"'),
         (
             ("digits_dpzv", "--space", "space.toml", "--search", "optuna"),
@@ -316,7 +322,7 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
 )
 def test_wrong_input_ends_with_2_before_anything_is_written(place, monkeypatch, words, said):
     monkeypatch.chdir(place)
-    ended = raydpzv("tune", *words, "--out", "never")
+    ended = raydpzv("search", *words, "--out", "never")
     assert (ended.exit_code, said in ended.stderr) == (2, True), ended.output
     assert not (place / "never").exists()
 
@@ -324,7 +330,15 @@ def test_wrong_input_ends_with_2_before_anything_is_written(place, monkeypatch, 
 def test_what_does_not_fit_is_said_before_a_ray_is_started(place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr("ray.init", lambda **options: pytest.fail("Ray was started"))
-    words = ["tune", "digits_dpzv", "--space", "space.toml", "--actors", "--set", "resources.client_cpus=999"]
+    words = [
+        "search",
+        "digits_dpzv",
+        "--space",
+        "space.toml",
+        "--actors",
+        "--set",
+        "resources.client_cpus=999",
+    ]
     ended = raydpzv(*words, "--out", "never", "--quiet")
     assert ended.exit_code == 2
     assert "clients 3996), the cluster has" in " ".join(ended.stderr.split()), ended.stderr
@@ -334,7 +348,7 @@ def test_what_does_not_fit_is_said_before_a_ray_is_started(place, monkeypatch):
 def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monkeypatch):
     (place / "drawn.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
     monkeypatch.setitem(sys.modules, "optuna", None)
-    words = ["tune", "digits_dpzv", "--space", place / "drawn.toml", "--search", "optuna"]
+    words = ["search", "digits_dpzv", "--space", place / "drawn.toml", "--search", "optuna"]
     ended = raydpzv(*words, "--out", place / "never", "--quiet")
     assert (ended.exit_code, ended.stderr) == (
         2,
@@ -342,7 +356,7 @@ def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monke
     )
     monkeypatch.setitem(sys.modules, "ray.tune", None)
     ended = raydpzv(
-        "tune", "digits_dpzv", "--space", place / "space.toml", "--out", place / "never", "--quiet"
+        "search", "digits_dpzv", "--space", place / "space.toml", "--out", place / "never", "--quiet"
     )
     assert (ended.exit_code, ended.stderr) == (
         2,
@@ -381,7 +395,13 @@ def test_less_than_one_trial_asks_for_ends_with_the_arithmetic_before_a_ray_is_s
 )
 def test_draws_that_repeat_one_another_are_said(tmp_path, space, samples, said):
     (tmp_path / "space.toml").write_text(f"seed.choice = {space}\n")
-    words = ["tune", "digits_dpzv", *(w for change in SHORT for w in ("--set", change)), "--samples", samples]
+    words = [
+        "search",
+        "digits_dpzv",
+        *(w for change in SHORT for w in ("--set", change)),
+        "--samples",
+        samples,
+    ]
     done = raydpzv(
         *(*words, "--space", tmp_path / "space.toml", "--runner", "local", "--out", tmp_path / "out")
     )

@@ -1,4 +1,4 @@
-"""`raydpzv tune ... --storage URI`: a lost search resumes elsewhere, unless noise would be drawn twice."""
+"""`raydpzv search ... --storage URI`: a lost search resumes elsewhere, unless noise would be drawn twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.helpers.kills import Killed
 from tests.helpers.storages import QUICK
 
 SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "record.checkpoint_updates=4")
-SEARCH = ["tune", "digits_private", "--space", "space.toml", "--runner", "local", "--quiet"]
+SEARCH = ["search", "digits_private", "--space", "space.toml", "--runner", "local", "--quiet"]
 SEARCH += [word for change in SHORT for word in ("--set", change)]
 SEEDED = ("--set", "privacy.mode=none")
 
@@ -106,10 +106,10 @@ def test_noise_of_trials_that_are_chosen_later_is_in_the_storage_before_they_beg
     uri, monkeypatch, tmp_path
 ):
     """Trials without noise come first here; whoever takes over once there are others must know of these."""
-    (tmp_path / "space.toml").write_text('privacy.mode.choice = ["none", "sound"]\n')
+    (tmp_path / "space.toml").write_text('privacy.mode.choice = ["none", "proved"]\n')
 
     def suggested(space, outcomes, count, seed, *, higher, accepts):
-        return [('privacy.mode="sound"' if outcomes else 'privacy.mode="none"',)]
+        return [('privacy.mode="proved"' if outcomes else 'privacy.mode="none"',)]
 
     for module in ("raydpzv.search.search_plan", "scenarios.search_command"):
         monkeypatch.setattr(f"{module}.suggested", suggested)
@@ -141,9 +141,3 @@ def test_a_storage_that_fails_for_good_stops_the_search(uri, monkeypatch):
     assert "cannot be written (No space left on device)" in done.stderr
     made = pq.read_table("out/trials.parquet")["updates"].to_pylist()
     assert max(n for n in made if n == n) < 20000
-
-
-def test_grids_have_no_storage(uri):
-    done = CliRunner().invoke(app, ["tune", "digits_three", "--storage", uri])
-    assert done.exit_code == 2
-    assert "--storage: goes with --space FILE" in done.stderr

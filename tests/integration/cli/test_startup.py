@@ -54,6 +54,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> subprocess.Com
         (("compare", "--help"), EVERYTHING),
         (("submit", "--help"), EVERYTHING),
         (("new", "--help"), EVERYTHING),
+        (("search", "--help"), EVERYTHING),
         (("list",), EVERYTHING),
         (("privacy", "digits_dpzv"), TRAINING),
         (("privacy", "digits_dpzv", "--json"), TRAINING),

@@ -85,6 +85,10 @@ def test_the_same_again_makes_no_run_and_says_the_same_in_json(tuned):
     [
         (("digits_feild",), 'Did you mean "digits_field"'),
         (("nowhere.toml",), "cannot read the grid file"),
+        (
+            ("digits_dpzv",),
+            "is a scenario; search its settings with: raydpzv search digits_dpzv --space FILE",
+        ),
         (("digits_field", "--to", "no/such/folder/x.toml"), "there is no such folder"),
         (("digits_field", "--to", __file__), "was not made by raydpzv tune"),
     ],

@@ -22,7 +22,7 @@ SMALL = (
     *("clock.kind=virtual", "privacy.mode=none"),
 )
 QUIET_NOISE = (  # rounds to nothing: two runs differ by their settings alone
-    *("privacy.mode=sound", "privacy.noise=system", "privacy.clip=1.0", "privacy.noise_multiplier=1e-9"),
+    *("privacy.mode=proved", "privacy.noise=system", "privacy.clip=1.0", "privacy.noise_multiplier=1e-9"),
     *("data.scale=none", "data.split=plain", "model.embedding=10", "method.perturbations=2"),
 )
 JOINT = (*QUIET_NOISE, "method.server=joint", "model.head=linear")
@@ -30,7 +30,7 @@ GATHERED = (*JOINT, "method.gather=2", "method.batch=8", "method.batches=shuffle
 CLIENTS = {
     "dpzv": ("digits_dpzv", ()),
     "several directions": ("digits_dpzv", ("method.perturbations=3",)),
-    "sound": ("digits_dpzv", (*QUIET_NOISE, "method.server=frozen", "model.head=sum")),
+    "proved": ("digits_dpzv", (*QUIET_NOISE, "method.server=frozen", "model.head=sum")),
     "gathered": ("digits_dpzv", GATHERED),
     "vafl": ("vafl_digits", ("method.momentum=0.5",)),
     "decayed": ("vafl_digits", ("method.lr_decay=5",)),
@@ -81,14 +81,13 @@ def test_a_step_size_from_the_first_update_on_is_that_step_size(engine, name, sc
     assert digest(*of, f"method.{name}_at=[[{CHANGE},{other}]]") not in (throughout, unchanged)
 
 
-@engines
 @cases
 def test_a_run_with_changed_step_sizes_goes_on_and_is_computed_again_to_the_same_bits(
-    tmp_path, engine, name, scenario, changes
+    tmp_path, name, scenario, changes
 ):
     """Stopped after the change: what goes on has its step sizes from the start."""
-    other = 2 * getattr(spec(engine, scenario, changes).method, name)
-    found = spec(engine, scenario, changes, f"method.{name}_at=[[{CHANGE},{other}]]")
+    other = 2 * getattr(spec("compiled", scenario, changes).method, name)
+    found = spec("compiled", scenario, changes, f"method.{name}_at=[[{CHANGE},{other}]]")
     whole = run_local(prepare(found), RunOptions(tmp_path / "whole")).summary
     replay(tmp_path / "whole")
     stopped = run_local(prepare(found), RunOptions(tmp_path / "stopped", until=CHANGE + 3)).summary

@@ -9,12 +9,17 @@ from tests.helpers.benchmarks import figures, module
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
+ONE_ACTOR = ("resources.client_actors=1",)
+
 
 @pytest.mark.slow
 def test_lane_finishes_and_its_ways_do_the_same_work(monkeypatch, tmp_path):
     monkeypatch.setattr(module("watch", monkeypatch), "_BETWEEN", 0.0)
     cases = module("lane", monkeypatch).CASES
-    few = {name: (updates // 10, settings) for name, (updates, settings) in cases.items()}
+    few = {  # long enough for two looks of the driver, five a second, at the faster way
+        name: (updates // 2, (*settings, *(ONE_ACTOR if "clock" in name else ())))
+        for name, (updates, settings) in cases.items()
+    }
     found = figures("lane", monkeypatch, tmp_path, "--quick", CASES=few)
     assert list(found["runs"]) == [
         "digits_dpzv, wall clock",
@@ -32,7 +37,7 @@ def test_throughput_finishes_on_ray(monkeypatch, tmp_path):
     throughput = module("vfl_throughput", monkeypatch)
     found = figures(
         *("vfl_throughput", monkeypatch, tmp_path, "--repeats", "1"),
-        WORKS={5: 120},
+        WORKS={5: 400},
         CLIENTS="split.clients=2",
         ON_RAY=throughput.ON_RAY[1:],
     )

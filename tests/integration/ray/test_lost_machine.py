@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_run_whose_machine_is_lost_goes_on_to_the_same_bits(tmp_path):
+    # Ray takes 15 s to find out that a machine is gone, unless it asks more often
+    health = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "2"}
+    environment = {**os.environ, **health}
     command = [
         sys.executable,
         "benchmarks/lost_machines.py",
@@ -22,7 +26,7 @@ def test_a_run_whose_machine_is_lost_goes_on_to_the_same_bits(tmp_path):
         "--json",
         str(tmp_path / "found"),
     ]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     (lost,) = json.loads((tmp_path / "found").read_text())["lost"]
     scenario, actors, faults, _, digest = lost

@@ -28,7 +28,7 @@ def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path):
     Ledger.create(tmp_path, HEADER, segment=16).close()
     draw = (Key(0) / "kill").generator()
     acknowledged = 0
-    for _ in range(6):
+    for _ in range(3):
         child = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path)],
             stdout=subprocess.PIPE,

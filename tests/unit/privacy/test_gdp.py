@@ -33,6 +33,7 @@ def test_epsilon_agrees_with_dp_accountings_closed_form(mu: float, delta: float)
     assert epsilon_of(mu, delta) == pytest.approx(dp_accounting.get_epsilon_gaussian(1 / mu, delta), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.3, 2.0])
 def test_epsilon_agrees_with_the_privacy_loss_distribution(mu: float) -> None:
     accountant = pld.PLDAccountant(value_discretization_interval=1e-4)

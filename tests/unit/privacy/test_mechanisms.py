@@ -67,6 +67,7 @@ def draws(noise: Noise, count: int, sigma: float) -> np.ndarray:
     return np.array(means) - 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "sigma"), [("system", 0.3), ("system", 2.0), ("seeded", 0.3)])
 def test_the_noise_has_the_law_it_claims(source: str, sigma: float) -> None:
     """n = 20,000: a deviation wrong by a tenth has a p-value below 1e-6 in all but about one of 10^5 runs.

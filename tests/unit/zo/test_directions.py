@@ -37,6 +37,7 @@ def misses_the_identity(u_ND: np.ndarray) -> bool:
     return bool(np.abs(u_ND.T @ u_ND / n - np.eye(d)).max() > 5 * np.sqrt(2 / n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_the_second_moment_is_the_identity(law: Law) -> None:
     count, size = 15_000, 6

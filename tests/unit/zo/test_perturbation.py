@@ -140,6 +140,7 @@ def digest(x: torch.Tensor) -> str:
     return hashlib.sha256(x.numpy().tobytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_ten_thousand_evaluations_leave_every_bit_in_place() -> None:
     model = FlatModel(lambda: nn.Linear(8, 4), Key(0))
     perturb = LayerwisePerturbation(model.module, model.offsets)

@@ -102,6 +102,7 @@ def test_the_first_four_moments_are_the_normals(normals: np.ndarray) -> None:
     assert wrong_moments(normals) == []
 
 
+@pytest.mark.slow
 def test_control_shifted_scaled_and_skewed_normals_are_caught(normals: np.ndarray) -> None:
     assert "mean" in wrong_moments(normals + 0.01)
     assert "variance" in wrong_moments(normals * 1.01)

@@ -184,6 +184,7 @@ def test_epochs_are_permutations_of_ones_own_records() -> None:
     ]
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("engine", ["compiled", "torch"])
 def test_a_users_integers_have_the_same_bits_whoever_else_is_there(
@@ -361,6 +362,7 @@ def upload_peak(size: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_silos_upload_takes_little_memory_whatever_the_number_of_users(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_frozen_head_keeps_no_hidden_state() -> None:
     assert without == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", ["sgd", "zo"])
 def test_control_an_unnoised_head_is_caught(training: HeadTraining) -> None:
     without, _, count = differing_queries(training)

@@ -1,0 +1,90 @@
+"""Dataclasses as options of typer: a command takes groups of options, typer sees one option for each field."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+from typer.models import OptionInfo
+
+from scenarios.exit_codes import errors
+
+
+def as_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function for typer, whose options are the fields of the dataclasses that a command takes.
+
+    It turns errors into one line and an exit status, with a traceback if the command has --verbose and gets it.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+
+    def call(**values: Any) -> None:
+        with errors(bool(values.get("verbose"))):
+            for name, group in groups.items():
+                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            function(**values)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _options(groups[parameter.name])
+        else:
+            hint = hints[parameter.name]
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint))
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _options(group: type[Any]) -> Iterator[inspect.Parameter]:
+    """Yield the fields of a dataclass as parameters with typer's description: an option, if the type names none."""
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        kind, *found = (
+            get_args(hints[field.name]) if _is_annotated(hints[field.name]) else (hints[field.name],)
+        )
+        described = copy(found[0]) if found else typer.Option()
+        if isinstance(described, OptionInfo) and described.default is ...:
+            # typer's first argument is the option's name here; alone, it would also add --no-NAME
+            described.default = f"--{field.name.strip('_').replace('_', '-')}"
+        described.help = described.help or _help(group, field.name)
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, described]
+        )
+
+
+def _is_annotated(hint: Any) -> bool:
+    return get_origin(hint) is Annotated
+
+
+def _help(group: type[Any], field: str) -> str | None:
+    """Return the docstring under a field, where it was declared last, on one line."""
+    for base in group.__mro__:
+        if (text := _docstrings(base.__module__).get((base.__name__, field))) is not None:
+            return " ".join(text.split())
+    return None
+
+
+@cache
+def _docstrings(module: str) -> dict[tuple[str, str], str]:
+    """Return the docstrings under the fields of a module's classes, by class and field."""
+    found = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.ClassDef):
+            for field, text in pairwise(node.body):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(said))
+                    ):
+                        found[node.name, name] = said
+    return found

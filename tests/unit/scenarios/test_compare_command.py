@@ -1,0 +1,24 @@
+"""A comparison without values of ε says whose noise it leaves out."""
+
+from __future__ import annotations
+
+import pytest
+
+from raydpzv.compare.file import resolved
+from scenarios.compare_command import asked_for, noise_dropped
+from scenarios.option_groups import ComparisonOptions
+
+
+@pytest.mark.parametrize(
+    ("what", "epsilons", "said"),
+    [
+        (["digits_dpzv", "vafl"], None, ["noise of digits_dpzv dropped: no --epsilons given"]),
+        (["digits_dpzv", "vafl"], "1", []),
+        (["vafl", "frozen"], None, []),
+        (["straggler_times"], None, []),
+    ],
+)
+def test_noise_that_is_left_out_is_said(what, epsilons, said):
+    file = asked_for(what, ComparisonOptions(seeds="1", epsilons=epsilons))
+    found = resolved(file, ["privacy.clip=1"] if epsilons else [])
+    assert noise_dropped(what, found) == said

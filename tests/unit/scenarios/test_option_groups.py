@@ -1,0 +1,21 @@
+"""The options of a search, written as a command line."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from typer.main import get_command
+
+from scenarios.cli import app
+from scenarios.option_groups import SearchOptions
+
+
+def test_each_option_is_written_as_the_command_line_has_it() -> None:
+    asked = SearchOptions(7, "optuna", "loss", "asha", 5, 4, 0.5, 2.5, 3, actors=True)
+    words = list(asked.words())
+    known = {name for option in get_command(app).commands["search"].params for name in option.opts}
+    assert {word for word in words if word.startswith("--")} <= known
+    assert len([word for word in words if word.startswith("--")]) == len(fields(SearchOptions))
+    assert words[words.index("--epsilon") + 1] == "2.5"
+    assert words[-1] == "--actors", "a flag has no value"
+    assert not list(SearchOptions().words())
