@@ -15,9 +15,9 @@ from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.claim_words import judge
 from raydpzv.privacy.release import Spent, verdict
-from raydpzv.records import downtime, metrics
+from raydpzv.records import lateness, metrics
 from raydpzv.records.environment import versions
-from raydpzv.records.staleness import lag_summary
+from raydpzv.records.lateness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
 
@@ -116,10 +116,10 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     spec = experiment.spec
     if spec.clock.kind == "virtual":
         return {}
-    found, clients = downtime.leg_summary(rows["leg"]), spec.split.clients
-    if clients > downtime.MOST_CLIENTS:
+    found, clients = lateness.leg_summary(rows["leg"]), spec.split.clients
+    if clients > lateness.MOST_CLIENTS:
         return found
-    return found | {"presence": downtime.presence(rows["service"], clients)}
+    return found | {"presence": lateness.presence(rows["service"], clients)}
 
 
 def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:

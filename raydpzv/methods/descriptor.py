@@ -244,7 +244,8 @@ class VerticalMethod(Generic[C]):
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
-    unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None.
+    unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None. users: None,
+    since no vertical method knows users.
     """
 
     config: type[C]
@@ -257,6 +258,7 @@ class VerticalMethod(Generic[C]):
     fits: Callable[[C, torch.nn.Module], None] = _none
     unreplayable: Callable[[C], str | None] = _none
     unrecorded: Callable[[C], str | None] = _none
+    users: Callable[[C], None] = _none
     engines: tuple[Engine, ...] = ENGINES
     control: bool = False
 

@@ -22,8 +22,8 @@ from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.privacy import claim_words
-from raydpzv.records import metrics, staleness, traffic
-from raydpzv.records.downtime import leg_begins
+from raydpzv.records import lateness, metrics, traffic
+from raydpzv.records.lateness import leg_begins
 from raydpzv.report import plots, text
 from raydpzv.report.plots import Curve, ReportFigure, chart
 from raydpzv.report.run_tables import RunView
@@ -398,7 +398,7 @@ def _rolling(index: int, label: str, amounts: NDArray[Any]) -> Curve:
 
 def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates a client had missed when it began its work: mean and 90th percentile over time."""
-    found = [(i, r, staleness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, lateness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, c) for i, r, c in found if len(c.round) and c.high.max() > 1]
     if not drawn:
         return None
@@ -418,7 +418,7 @@ def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates were made while an upload was computed, of runs in which there are any."""
-    found = [(i, r, staleness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, lateness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, counts) for i, r, counts in found if len(counts) > 1]
     if not drawn:
         return None

@@ -27,7 +27,7 @@ from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, Receipt, RowNoise, SystemNoise
 from raydpzv.privacy.rounded_gaussian import release_integers
 from raydpzv.privacy.user_release import UserNoiseParts
-from raydpzv.records.publication import publication
+from raydpzv.records.publish import publication
 
 Address = tuple[int, ...]
 _COINS = 5

@@ -16,7 +16,7 @@ from raydpzv.errors import DataError, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records import checkpoint, folder_rows
+from raydpzv.records import checkpoint, write_ahead_log
 from raydpzv.records.checkpoint import Checkpoint, before
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.run_folder import RunFolder
@@ -140,7 +140,7 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
 def killed_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder_rows, "_LONGEST_LOG", 0)  # so that each checkpoint's rows are parts
+        patch.setattr(write_ahead_log, "_LONGEST_LOG", 0)  # so that each checkpoint's rows are parts
         kill_at(35, scenario("dpzv"), folder)
     return folder
 

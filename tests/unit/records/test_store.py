@@ -1,14 +1,34 @@
-"""Rows as bytes: what a checkpoint holds of them comes back as it was."""
+"""What writing rows takes of memory goes back."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.row_codec import packed_rows, unpacked_rows, whole_pieces
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.records.store import joined
+from raydpzv.records.store import append_rows, joined, packed_rows, unpacked_rows, whole_pieces
+
+
+def test_each_write_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = 0
+
+    class Pool:
+        def release_unused(self) -> None:
+            nonlocal given
+            given += 1
+
+    recorder, extents = Recorder(), {}
+    recorder.emit("fault", time=0.0, party="run", kind="Lost", message="")
+    rows = recorder.drain()
+    monkeypatch.setattr(pa, "default_memory_pool", Pool)
+    append_rows(tmp_path, rows, extents=extents)
+    append_rows(tmp_path, rows, extents=extents)
+    assert given == 2
+    assert extents["fault"].rows == 2
 
 
 def drained(first, count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raydpzv.experiment.diagnostics import CONSTANT, DIVERGED, SHARE
-from raydpzv.records.status_labels import shown
+from raydpzv.records.summary_fields import shown
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raydpzv.records.folder_lock import LOCK, is_written
+from raydpzv.files import LOCK, is_written
 
 
 def test_a_folder_is_written_as_long_as_somebody_has_its_lock(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs under the wall clock that lose a client which cannot be rebuilt go on in place as a new leg."""
+"""Runs under the wall clock that lose a client which cannot be rebuilt continue in place in a new segment."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_whole(folder, legs):
     return rows
 
 
-def test_a_lost_client_of_a_method_without_a_ledger_begins_a_new_leg(struck, tmp_path):
+def test_a_lost_client_of_a_method_without_a_ledger_continues_in_a_new_segment(struck, tmp_path):
     """Also where all clients wait for the one that is lost."""
     folder = tmp_path / "run"
     run_prepared(struck(spec_of("sgd"), "client"), folder, runner="ray")

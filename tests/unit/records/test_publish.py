@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from raydpzv.records.publication import publication
+from raydpzv.records.publish import publication
 from tests.helpers.synthetic_run import CLAIMS, PROVED
 
 KNOWING = [c for c in CLAIMS if c["adversary"] != "external"]
