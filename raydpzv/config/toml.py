@@ -43,7 +43,7 @@ _WANTED = {
 }
 """What is said where pydantic has words of its own for it, by the type of the error."""
 _PROVED, _OLD_MODE = "proved", "sound"
-"""privacy.mode with a proof, and the word for it in older files, run folders and digests."""
+"""privacy.mode with a proof, and the word for it in older files and in digests."""
 _UNSET = "none"
 """What unsets a setting on the command line."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -77,12 +77,7 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     """
     tree = read_tree(path, "the scenario file")
     tree = located(tree, path.parent if base is None else base)
-    found = changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
-    given = overridden(tree, overrides)
-    if _with_mode(given, _OLD_MODE, _PROVED) == given:
-        return found
-    said = f'privacy.mode: "{_OLD_MODE}" is now called "{_PROVED}"; both are accepted'
-    return found.noted(" ".join(filter(None, (found.note, said))))
+    return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
 
 
 def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
@@ -92,9 +87,13 @@ def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
 
 def changed(tree: dict[str, Any], overrides: Sequence[str], where: str | Origin) -> AnyScenario:
     """Validate a tree with `key=value` overrides, and note what another method takes over. Raises SpecError."""
-    found = parse(overridden(tree, overrides), where)
+    whole = overridden(tree, overrides)
+    found = parse(whole, where)
     method = tree.get("method", {})
-    return found.noted(_taken_over(method, found.method, overrides)) if isinstance(method, Mapping) else found
+    notes = [_taken_over(method, found.method, overrides)] if isinstance(method, Mapping) else []
+    if _with_mode(whole, _OLD_MODE, _PROVED) != whole:
+        notes.append(f'privacy.mode: "{_OLD_MODE}" is now called "{_PROVED}"; both are accepted')
+    return found.noted(" ".join(filter(None, notes)))
 
 
 def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
@@ -160,17 +159,14 @@ def _no_json(value: Any) -> NoReturn:
 
 
 def as_tree(spec: CommonSections) -> dict[str, Any]:
-    """Return every setting with its value, defaults included, as plain data that TOML can hold.
-
-    Run folders and digests hold it, with the words that they began with: privacy.mode is "sound" for "proved".
-    """
+    """Return every setting with its value, defaults included, as plain data that TOML can hold."""
     tree = spec.model_dump(mode="json", exclude_none=True, exclude={"method"})
     method = {k: v for k, v in dataclasses.asdict(getattr(spec, "method")).items() if v is not None}  # noqa: B009
     # the order of the sections is that of a file: the method stands before what it is run with
     first = {
         name: tree.pop(name) for name in [*CommonSections.model_fields, "split", "model"] if name in tree
     }
-    return _with_mode(_plain({**first, "method": method, **tree}), _PROVED, _OLD_MODE)
+    return _plain({**first, "method": method, **tree})
 
 
 def as_toml(spec: CommonSections) -> str:
@@ -180,7 +176,10 @@ def as_toml(spec: CommonSections) -> str:
 
 def scenario_sha256(spec: CommonSections) -> str:
     """Return the digest of a resolved scenario, wherever its data lie."""
-    return hashlib.sha256(tomli_w.dumps(unlocated(as_tree(spec))).encode()).hexdigest()
+    tree = _with_mode(
+        unlocated(as_tree(spec)), _PROVED, _OLD_MODE
+    )  # digests have the word that they began with
+    return hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
 
 
 def _with_mode(tree: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
