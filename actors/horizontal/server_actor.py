@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from actors.device import claim_device
 from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
-from actors.ledger_client import RelayedLedger
+from actors.ledger_actor import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
 from actors.transport.hosts import HostConversation

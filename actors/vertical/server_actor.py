@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from actors.device import claim_device
-from actors.ledger_client import RelayedLedger
+from actors.ledger_actor import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
 from actors.transport.clients import ClientConversation

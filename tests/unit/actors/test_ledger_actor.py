@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.ledger_actor import LedgerActor
-from actors.ledger_client import RelayedLedger
+from actors.ledger_actor import LedgerActor, RelayedLedger
 from actors.ledger_connection import LedgerRange
 from actors.transport import frames
 from actors.transport.connection import connect
