@@ -81,7 +81,7 @@ def test_whole_numbers_beyond_a_double_are_rounded(tmp_path):
     assert split.train.x.max() == 2.0**60
 
 
-NO_PROOF = 'without privacy.mode = "sound" also: '
+NO_PROOF = 'without privacy.mode = "proved" also: '
 SPOILT = {
     "no target": ({}, {"target": "kinds"}, 'no column "kinds"', 'mean "kind"', "age, weight, smokes, kind"),
     "a target of fractions": ({}, {"target": "weight"}, 'column "weight"', "double", "whole numbers"),
