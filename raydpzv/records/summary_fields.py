@@ -1,4 +1,4 @@
-"""What a summary holds, so that a damaged one is known before a page is made of it."""
+"""Check the fields of a summary, so that a damaged one is found before a page is made of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from raydpzv.errors import DataError
 
 NEWEST = "newest"
-"""What is evaluated and kept of a run that averages nothing (`evaluated_model`)."""
+"""Value of `evaluated_model` in a run that averages no models."""
 _TEXTS = (
     *("scenario", "title", "method", "status", "stopped_by", "privacy_verdict", "digest", "model_digest"),
     *("evaluated_model", "engine"),
@@ -57,7 +57,7 @@ def check_format(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def faults(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Say of each value that is not what a run writes under its name, what was wanted; a missing one is no fault."""
+    """Yield a sentence for each value that no run writes under its name; a missing value is no fault."""
     for name, wanted, holds in (
         *((name, "a text", _is_text) for name in _TEXTS),
         *((name, "a whole number", _is_count) for name in _COUNTS),

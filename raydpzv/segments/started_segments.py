@@ -1,7 +1,8 @@
-"""How often a run went on from one place: what each of these legs released before it was lost, no record tells.
+"""Count the segments that a run started from one checkpoint, since no record holds their last releases.
 
-A run of users is charged for what may have been under way when a kill came. A checkpoint knows of one kill alone, that
-of the leg which wrote it; legs that came no further leave their count here, before they release anything.
+A run of users is charged for releases that may have been under way when it was killed. A checkpoint counts only the
+kill of the segment that wrote it. Segments without a checkpoint of their own are counted here before they release
+anything.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FILE = "begun_legs.json"
 
 
 def legs_begun(folder: RunFolder) -> int:
-    """Return how many legs went on from a folder's last checkpoint, or without one from the start, to no other."""
+    """Return how many segments started from the last checkpoint, or without one from the run's start."""
     path = folder.path / _FILE
     if not path.is_file():
         return 0
@@ -39,21 +40,21 @@ def legs_begun(folder: RunFolder) -> int:
 
 
 def went_on(folder: RunFolder) -> bool:
-    """Tell whether any leg went on from a place of a folder's run, which may have released what was released before."""
+    """Tell whether a run was ever resumed, so that it may have made releases twice."""
     return (folder.path / _FILE).is_file()
 
 
 def note_leg(folder: RunFolder) -> None:
-    """Put on record, for good, that another leg begins; call it before it releases anything."""
+    """Record durably that another segment starts; call it before the segment releases anything."""
     facts = {"place": folder.checkpoint_sha256(), "legs": legs_begun(folder) + 1}
     write_atomically(folder.path / _FILE, as_json(facts).encode(), fsync=True)
 
 
 def note_fall_back(folder: RunWriter, each: int) -> None:
-    """Record, for good, the lost legs that the account of the checkpoint before the last one does not have.
+    """Record durably the lost segments that the account of the checkpoint before the last one lacks.
 
-    Call it before the folder falls back. each: releases that a leg may have lost. A leg that wrote both checkpoints may
-    count twice; no leg is left out.
+    Call it before the folder falls back. each: releases that a segment may have lost. A segment that wrote both
+    checkpoints may count twice; none is left out.
     """
     last, older = folder.checkpoint(), folder.older_checkpoint()
     if last is None:
@@ -72,5 +73,5 @@ def _run(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def _lost(checkpoint: Checkpoint) -> int:
-    """Return the releases of lost legs that a checkpoint's account has charged."""
+    """Return the releases of lost segments that a checkpoint's account has charged."""
     return int(_run(checkpoint)["status"].get("privacy", {}).get("remade", 0))

@@ -61,7 +61,9 @@ def resumed(spec: Any, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("engine", ["compiled", "torch"])
-@pytest.mark.parametrize(("name", "changes"), VERTICAL, ids=lambda each: "-".join(each) if each else "")
+@pytest.mark.parametrize(
+    ("name", "changes"), VERTICAL, ids=lambda each: each if isinstance(each, str) else "-".join(each)
+)
 def test_an_interrupted_vertical_run_comes_to_the_same_bits(tmp_path, name, changes, engine):
     spec, folder = small_vertical.scenario(name, *changes, f"model.engine={engine}"), tmp_path / "run"
     for interrupt, updates in ((kill_at, 24), (stop_at, 35), (kill_at, 48)):
