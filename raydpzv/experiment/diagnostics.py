@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pyarrow.compute as pc
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.methods.schedule import never_reached
-from raydpzv.privacy.claims import large_delta
 from raydpzv.records import lateness, metrics
 from raydpzv.records.lateness import clock_warnings
 from raydpzv.records.store import Rows
@@ -44,7 +42,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     found += _silence(experiment, rows) if experiment.spec.clock.kind == "wall" else []
     setting = experiment.setting
-    return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
+    return found + ([large] if setting and (large := setting.large_delta()) else [])
 
 
 def _unused(experiment: Prepared) -> list[str]:

@@ -216,7 +216,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
         _EpsilonSeries(i, r, kind, s.round, values)
         for i, r, s in series
         for kind, values in (("client", s.client), ("paper", s.paper))
-        if len(s.round) and not (kind == "paper" and _is_sound(r))
+        if len(s.round) and not (kind == "paper" and _is_proved(r))
     ]
     if not curves:
         return None
@@ -229,8 +229,8 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     return ReportFigure("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
 
 
-def _is_sound(run: RunView) -> bool:
-    """Whether its claims are those of privacy.mode = "sound", none of which is a paper's."""
+def _is_proved(run: RunView) -> bool:
+    """Whether its claims are those of privacy.mode = "proved", none of which is a paper's."""
     return any(claim["adversary"] == "all_clients" for claim in run.summary.get("epsilon") or [])
 
 

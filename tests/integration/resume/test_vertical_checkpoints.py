@@ -69,10 +69,10 @@ def copied_at(updates, spec, folder):
     return end, copy
 
 
-@pytest.mark.parametrize("kind", [*SYSTEM, "sound"])
+@pytest.mark.parametrize("kind", [*SYSTEM, "proved"])
 def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
     """Also sums that wait for the rest of their release, the mean of the last models, and the account."""
-    if kind == "sound":
+    if kind == "proved":
         waiting = ["method.gather=4", "method.average=0.8", "method.server=joint"]
         spec = sound(table(tmp_path / "table.csv"), *waiting, *RECORD)
     else:
@@ -80,7 +80,7 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
     end, copy = copied_at(48, spec, tmp_path / "run")
     checkpoint = RunFolder.open(copy).checkpoint()
     assert checkpoint.round == 40
-    if kind == "sound":
+    if kind == "proved":
         assert checkpoint.state["server"]["role"]["gathered"]
         assert checkpoint.state["server"]["role"]["tail"][0] > 0
     stopped = shutil.copytree(copy, tmp_path / "stopped")
