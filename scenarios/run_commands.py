@@ -21,8 +21,8 @@ from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.reexecute import drop_left_over
 from raydpzv.experiment.runner import Continued, continued, continued_at, upload_rest
+from raydpzv.files import is_written
 from raydpzv.records.callbacks import Callback
-from raydpzv.records.folder_lock import is_written
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.settings_diff import require_settings
 from raydpzv.records.store import Rows

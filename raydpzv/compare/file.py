@@ -40,7 +40,7 @@ _SIGMA = "privacy.sigma"
 """Noise of a method's own that aims at no ε: some papers print a deviation."""
 
 _OF_PROOF = ("mode", "relation", "adversary", "delta", "permit_large_delta", "noise")
-"""Settings of privacy.mode = "sound" that are no method's own."""
+"""Settings of privacy.mode = "proved" that are no method's own."""
 
 
 class MethodEntry(Section):
@@ -330,7 +330,7 @@ def _of_records(
 
     given: the comparison's [privacy]; own: has the method a deviation of its own?
     """
-    if noise and given.get("mode") == "sound":
+    if noise and given.get("mode") == "proved":
         return {k: v for k, v in given.items() if k in _OF_PROOF} | noise
     if noise:
         return {"mode": "paper"} | {k: v for k, v in given.items() if k in ("noise", "delta")} | noise

@@ -286,7 +286,7 @@ def _features(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, 
             raise DataError(
                 f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and '
                 f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the "
-                'rows; without privacy.mode = "sound" also: data.missing = "mean"'
+                'rows; without privacy.mode = "proved" also: data.missing = "mean"'
             )
         found.append(codes)
         levels.append(count)
@@ -319,7 +319,7 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     raise DataError(
         f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it, drop the column, or '
         "list its values in data.categories (column = [values]); without "
-        'privacy.mode = "sound" also: name the column alone in data.categories, or leave the cell empty with '
+        'privacy.mode = "proved" also: name the column alone in data.categories, or leave the cell empty with '
         'data.missing = "mean"'
     )
 

@@ -72,9 +72,7 @@ class Listening(raydpzv.Callback):
         self.ends += 1
 
 
-@pytest.mark.parametrize(
-    ("method", "engine"), [("vafl", "compiled"), ("czofo", "torch"), ("sgd", "compiled")]
-)
+@pytest.mark.parametrize(("method", "engine"), [("vafl", "compiled"), ("sgd", "torch")])
 def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, tmp_path, method, engine):
     spec = spec_of(method, f"model.engine={engine}")
     found = run_prepared(struck(spec, "client"), tmp_path / "run", runner="ray")
@@ -146,15 +144,15 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
         return write(self, checkpoint)
 
     monkeypatch.setattr(RunFolder, "write_checkpoint", slowly)
-    spec = scenarios.load("digits_users", ["budget.updates=8", "evaluate.every=8", "resources.hosts=1"])
+    spec = scenarios.load("digits_users", ["budget.updates=4", "evaluate.every=4", "resources.hosts=1"])
     run = scenarios.run(
         spec,
         tmp_path / "run",
         runner="ray",
         progress=lambda status: ahead.append(status.updates - written[-1]),
     )
-    assert run.summary["updates"] == 8
-    assert written == list(range(8))
+    assert run.summary["updates"] == 4
+    assert written == list(range(4))
     assert max(ahead) <= 1
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from actors.tune_trainable import Pauses, PausingRun, measured
 from raydpzv.engine.split_model import Metrics
-from raydpzv.sim.interfaces import PrivacyLoss, Status
+from raydpzv.privacy.release import PrivacyLoss
+from raydpzv.sim.interfaces import Status
 
 LIMIT = 20
 

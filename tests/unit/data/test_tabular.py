@@ -94,7 +94,7 @@ def test_missing_values_are_named_by_row(tmp_path):
     data = columns()
     write_csv(tmp_path / "own", {**data, "age": [*range(9), "", *range(14)]})
     with refusal(
-        DataError, "nan", "row 9 ", 'column "age"', 'without privacy.mode = "sound" also: data.missing'
+        DataError, "nan", "row 9 ", 'column "age"', 'without privacy.mode = "proved" also: data.missing'
     ):
         get("csv", file=tmp_path / "own", target="kind")
     write_csv(tmp_path / "own", {**data, "kind": ["a", "b"] * 5 + [""] + ["a"] * 13})
@@ -145,7 +145,7 @@ def test_a_column_of_groups_is_no_feature_and_keeps_its_rows_together(tmp_path, 
 def test_a_number_that_is_none_is_shown_with_its_row_and_dates_are_refused_in_words(tmp_path):
     write_csv(tmp_path / "own", {**columns(), "age": [*range(17), "unknown", *range(6)]})
     with refusal(
-        DataError, 'column "age"', 'such as "unknown" in row 17 ', 'without privacy.mode = "sound" also: '
+        DataError, 'column "age"', 'such as "unknown" in row 17 ', 'without privacy.mode = "proved" also: '
     ):
         get("csv", file=tmp_path / "own", target="kind")
     write_csv(tmp_path / "own", {**columns(), "born": ["2001-02-03"] * 24})
