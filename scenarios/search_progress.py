@@ -30,9 +30,9 @@ from raydpzv.search.trial_results import (
     DONE,
     STOPPED,
     SearchResults,
-    TrialStanding,
+    TrialProgress,
     trial_columns,
-    trial_standing,
+    trial_progress,
 )
 from scenarios.progress import INTERVAL, repeated
 from scenarios.run_output import tables_console
@@ -73,7 +73,7 @@ class SearchProgress:
         self._quiet = quiet
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
-        self._standing: dict[int, TrialStanding] = {}
+        self._standing: dict[int, TrialProgress] = {}
         self._begun: set[int] = set()
         self._over: dict[int, Mapping[str, Any]] = {}
         self._changed: dict[int, Mapping[str, Any]] = {}
@@ -113,13 +113,13 @@ class SearchProgress:
         for trial in self._plan.started():
             if RunFolder.begun(run_path(self._folder, trial)):
                 self._begun.add(trial.number)
-            if found := trial_standing(self._folder, self._plan, trial.number):
+            if found := trial_progress(self._folder, self._plan, trial.number):
                 self._over[trial.number] = {}
                 self._take_in(trial.number, found)
         if self._plan.promotes:
             self._count(len(self._begun))
 
-    def _take_in(self, trial: int, found: TrialStanding) -> None:
+    def _take_in(self, trial: int, found: TrialProgress) -> None:
         self._standing[trial] = found
         known: dict[str, float] = {"updates": found.updates}
         if not math.isnan(found.value):
@@ -192,7 +192,7 @@ class SearchProgress:
             self._reasons[trial] = reason
         if self._quiet:
             return
-        if not reason and (found := trial_standing(self._folder, self._plan, trial)):
+        if not reason and (found := trial_progress(self._folder, self._plan, trial)):
             self._take_in(trial, found)
         if not self._plan.promotes:
             self._count(self._done + 1)
