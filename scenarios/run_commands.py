@@ -29,7 +29,7 @@ from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
 from raydpzv.storage.download import stored_kind
-from raydpzv.zo.kernels import told_of_compiling
+from raydpzv.zo.kernels import announce_compiling
 from scenarios import compare_command, screen
 from scenarios.exit_codes import STOPPED, failures
 from scenarios.option_groups import Output, Pool, RunOutputs
@@ -185,7 +185,12 @@ def _watch(
 
     try:
         stopping = stop_on_signal(console)
-        with failures(folder, spec.party_names), stopping as stop, live as view, told_of_compiling(compiling):
+        with (
+            failures(folder, spec.party_names),
+            stopping as stop,
+            live as view,
+            announce_compiling(compiling),
+        ):
             result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():

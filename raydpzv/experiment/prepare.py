@@ -133,7 +133,7 @@ def load_scenario(
     spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
 ) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    request = Request(spec.data, Key(spec.seed) / "data", strangers=strangers, held=spec.split.held)
+    request = Request(spec.data, Key(spec.seed) / "data", strangers=strangers, holders=spec.split.holders)
     split = load_data(request, change)
     return Loaded(split, timing(spec, spec.split.clients))
 
@@ -316,8 +316,8 @@ def _rows_of(spec: VerticalScenario) -> int:
 @functools.cache
 def _rows(data: str, split: str, seed: int) -> int:
     """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
-    held = SplitSection.model_validate_json(split).held
-    request = Request(DataSection.model_validate_json(data), Key(seed) / "data", held=held)
+    holders = SplitSection.model_validate_json(split).holders
+    request = Request(DataSection.model_validate_json(data), Key(seed) / "data", holders=holders)
     return load_data(request).train.rows
 
 

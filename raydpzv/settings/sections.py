@@ -147,7 +147,7 @@ class SplitSection(Section):
         return tuple(self.parties.values()) if self.parties else self.columns
 
     @property
-    def held(self) -> dict[str, str]:
+    def holders(self) -> dict[str, str]:
         """Who holds each column, where all that are held are listed by name; {} of other scenarios."""
         listed = [(column, m) for m, columns in enumerate(self.shares or ()) for column in columns]
         if not all(isinstance(column, str) for column, _ in listed):

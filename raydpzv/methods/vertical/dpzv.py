@@ -169,7 +169,7 @@ class DpzvClient(SplitClient):
             self.bottom.descend(steps[:before])
         for n in range(before, len(steps)):
             self.bottom.descend(steps[n : n + 1])
-            self._tail.take(self.bottom.parameters())
+            self._tail.add(self.bottom.parameters())
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class IntegerServer(CachingServer):
             self.top.descend(Step(seeds, released_P, self._head_lr.at(self._round)))
         self._releases += 1
         if self._tail.covers(self._releases):
-            self._tail.take(self.top.parameters())
+            self._tail.add(self.top.parameters())
         return [answer._replace(body=Slopes(released_P), releases=releases, version=self._releases)]
 
     def state(self) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def test_after_an_exploit_trial_and_donor_draw_noise_of_their_own(noised):
     assert sum(a == b for a, b in zip(ours[before:], theirs[before:], strict=True)) < 4
 
 
-@pytest.mark.parametrize("moment", ["0002/scenario.toml", "0001/summary.json", "*.until-*"])
+@pytest.mark.parametrize("moment", ["0001/summary.json", "*.until-*"])
 def test_killed_at_any_moment_it_goes_on_to_the_same_table(free, place, moment):
     _, whole = free
     folder = place / f"killed-{len(moment)}"

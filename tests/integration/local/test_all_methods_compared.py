@@ -66,30 +66,6 @@ def test_every_line_of_the_field_runs(name, tmp_path):
         assert bool(summary["epsilon"]) == (line.epsilon is not None), str(line)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mnist_epsilons",
-        "mnist_clips",
-        "cifar10_epsilons",
-        "cifar10_clips",
-        "modelnet40_epsilons",
-        "amazon_epsilons",
-    ],
-)
-def test_other_comparisons_run_on_the_same_files(name, tmp_path):
-    """One line with noise and one without: the others differ from them in a number."""
-    comparison = resolved(
-        read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW]
-    )
-    forms = {line.epsilon is not None: line for line in comparison.lines}
-    assert True in forms
-    for private, line in forms.items():
-        summary = scenarios.run(line.spec).summary
-        assert summary["updates"] == 8, str(line)
-        assert bool(summary["epsilon"]) == private, str(line)
-
-
 @pytest.mark.parametrize("name", ["mnist_decomfl", "fashion_decomfl"])
 def test_decomfl_on_pictures_with_its_own_networks(name, tmp_path):
     few = (f"data.folder={write_mnist(tmp_path)}", "method.perturbations=2", *SMALL_ROUNDS)

@@ -32,13 +32,17 @@ PULLING = {
 WALL = ("clock.kind=wall", "clock.compute=0.005", "clock.service=0.001", "network.latency=0.002")
 WITHOUT_NOISE = ("privacy.mode=none",)
 """Of methods that keep no ledger, whose private runs take no checkpoint under the wall clock."""
-CASES = [
-    *[(name, (f"model.engine={engine}",)) for name in METHODS for engine in ("compiled", "torch")],
+RUNS = [
+    *[(name, ()) for name in METHODS],
     *[(name, (*more, *pulling)) for name, pulling in PULLING.items() for more in ((), WALL)],
     *[(name, (*WALL, *(() if name == "dpzv" else WITHOUT_NOISE))) for name in VERTICAL],
     ("vafl", ("method.query_first=true", "privacy.mode=none")),
     ("vafl", ("method.synchrony=t-synchronous", "method.wait_for=3", "method.noise_on=gradient")),
     ("dpzv", ("method.batches=poisson", "method.server=zo")),
+]
+CASES = [
+    *[(name, overrides, load) for name, overrides in RUNS for load in LOADS],
+    *[(name, ("model.engine=torch",), "clients wait") for name in METHODS],
 ]
 
 
@@ -88,8 +92,9 @@ def run_small(name, overrides, load, tmp_path):
     assert scenarios.run(spec, tmp_path / "run").summary["status"] == "done"
 
 
-@pytest.mark.parametrize("load", LOADS)
-@pytest.mark.parametrize(("name", "overrides"), CASES, ids=["-".join((name, *more)) for name, more in CASES])
+@pytest.mark.parametrize(
+    ("name", "overrides", "load"), CASES, ids=["-".join((name, *more, load)) for name, more, load in CASES]
+)
 def test_what_a_run_does_later_leaves_a_taken_checkpoint_as_it_was(tmp_path, kept, name, overrides, load):
     run_small(name, overrides, load, tmp_path)
     assert len(kept) > 4

@@ -37,7 +37,7 @@ def go_on(uri, folder, **options):
         return run_prepared(prepared, opened, storage=uploader, **options)
 
 
-@pytest.mark.parametrize(("kind", "every"), [("dpzv", 9), ("fedavg", 7)])
+@pytest.mark.parametrize(("kind", "every"), [("dpzv", 9), ("fedavg", 11)])
 def test_whatever_act_a_kill_interrupts_another_machine_goes_on_to_the_same_bits(
     small, tmp_path, monkeypatch, kind, every
 ):

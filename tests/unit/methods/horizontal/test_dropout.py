@@ -13,8 +13,7 @@ from raydpzv.methods.horizontal.dropout import Absences, AvailableSilos, of_abse
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.privacy_filter import PlanFilter
-from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import DroppedOut, MaskedSum, PackedSum
+from raydpzv.wire.secure_sums import DroppedOut, MaskedSum, PackedSum, UserSum
 from tests.helpers.user_parties import SILOS, SIZE, USERS
 from tests.unit.methods.horizontal.test_aggregation import UNIT, Running
 

@@ -79,6 +79,30 @@ def test_a_gathered_release_is_the_sum_over_all_its_uploads(tmp_path):
         np.testing.assert_array_equal(released, apart[place])
 
 
+def test_the_server_keeps_the_mean_of_both_ends_of_all_directions(tmp_path):
+    bodies: list[Any] = []
+    kept: list[np.ndarray] = []
+
+    def spoil(server: Any, clients: list[Any]) -> None:
+        receive, put = server.receive, server.top.put
+
+        def receiving(upload: Any) -> Any:
+            bodies.append(upload.body)
+            return receive(upload)
+
+        def putting(client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
+            kept.append(np.array(values_BE))
+            put(client, ids, values_BE, round)
+
+        server.receive, server.top.put = receiving, putting
+
+    transcript(sound(table(tmp_path / "one.csv"), "method.perturbations=2"), spoil=spoil)
+    assert len(kept) > 20
+    for body, values_BE in zip(bodies, kept, strict=True):
+        np.testing.assert_allclose(values_BE, (body.plus + body.minus).mean(0) / 2, rtol=1e-5, atol=1e-6)
+        assert np.abs(values_BE - body.plus.mean(0)).max() > 1e-4, "control: one end of each direction"
+
+
 def training_row(one: Path, two: Path) -> int:
     """The number that the changed record has among the training rows."""
     parts = [np.concatenate([c.x_train.reshape(len(c.x_train), -1) for c in prepare_vertical(sound(p)).clients], 1)

@@ -11,8 +11,7 @@ from torch.nn import functional
 from raydpzv.keys import Key, direction_seed
 from raydpzv.models.flat import FlatModel
 from raydpzv.zo.directions import LAWS, Direction, Law
-from raydpzv.zo.estimators import slope
-from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.perturbation import LayerwisePerturbation, slope
 
 
 def smooth_net() -> nn.Module:
