@@ -131,11 +131,11 @@ def merged(rows: Sequence[R]) -> list[R]:
         once: dict[R, R] = {}
         for row in found:
             key = _changed(row, {name: "", "notes": ()})
-            there = once.setdefault(key, row)
-            if there is not row:
-                notes = tuple(dict.fromkeys(there.notes + row.notes))
-                both = dict.fromkeys([*getattr(there, name).split(", "), getattr(row, name)])
-                once[key] = _changed(there, {name: ", ".join(both), "notes": notes})
+            first = once.setdefault(key, row)
+            if first is not row:
+                notes = tuple(dict.fromkeys(first.notes + row.notes))
+                both = dict.fromkeys([*getattr(first, name).split(", "), getattr(row, name)])
+                once[key] = _changed(first, {name: ", ".join(both), "notes": notes})
         found = list(once.values())
     return sorted(found, key=lambda row: order.index(row.adversary.partition(", ")[0]))
 

@@ -107,7 +107,7 @@ class HeadTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or the list."""
-        fitted, wanted = self._fitted(console, options), self.columns
+        fitted, original = self._fitted(console, options), self.columns
         if fitted is None:
             yield from self._rows()
             return
@@ -115,7 +115,7 @@ class HeadTable(Table):
         try:
             drawn = list(super().__rich_console__(console, options))
         finally:
-            self.columns = wanted
+            self.columns = original
         yield from drawn
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> list[RichColumn] | None:
