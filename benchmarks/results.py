@@ -20,7 +20,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import is_comparison, left
+from raydpzv.compare.folder import is_comparison, unfinished
 from raydpzv.compare.plan import Comparison
 from raydpzv.files import write_atomically
 from raydpzv.report.comparison_lines import final_accuracy, lines, named
@@ -312,7 +312,7 @@ def main() -> None:
         folder, start = given.out / part.name, time.monotonic()
         if not is_comparison(folder):
             _add_time(given.out, part.name, -_times(given.out).get(part.name, 0.0))
-        todo = left(folder, comparison)
+        todo = unfinished(folder, comparison)
         compared, stopped = made(comparison, folder, Execution(runner=given.runner), console)
         _add_time(given.out, part.name, time.monotonic() - start if todo else 0.0)
         if stopped:
