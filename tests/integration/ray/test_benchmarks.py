@@ -17,7 +17,7 @@ def test_lane_finishes_and_its_ways_do_the_same_work(monkeypatch, tmp_path):
     monkeypatch.setattr(module("watch", monkeypatch), "_BETWEEN", 0.0)
     cases = module("lane", monkeypatch).CASES
     few = {
-        name: (updates // 5, (*settings, *(ONE_ACTOR if "clock" in name else ())))
+        name: (updates // 2, (*settings, *(ONE_ACTOR if "clock" in name else ())))
         for name, (updates, settings) in cases.items()
     }
     found = figures("lane", monkeypatch, tmp_path, "--quick", CASES=few)

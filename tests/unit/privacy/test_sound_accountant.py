@@ -305,6 +305,12 @@ def test_an_outsiders_budget_counts_releases() -> None:
         assert not spending.would_exceed(np.arange(3), 1.01, "external")
         spending.add(np.arange(3))
     assert spending.would_exceed(np.arange(3), 0.99, "external")
+    longest = solve(external(), epsilon=1.0, noise_multiplier=found.noise_multiplier)
+    spending = SoundSpending(longest)
+    for _ in range(longest.releases):
+        assert not spending.would_exceed(np.arange(3), 1.0, "external")
+        spending.add(np.arange(3))
+    assert spending.would_exceed(np.arange(3), 1.0, "external"), "not one release more than planned"
 
 
 def test_a_run_solved_for_its_epsilon_ends_on_it() -> None:
