@@ -305,10 +305,10 @@ def _check_token_and_versions(address: str) -> None:
             "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` prints where the cluster was started "
             f"({' '.join(str(error).split())[:150]})"
         ) from None
-    _check_versions(gcs, address)
+    check_versions(gcs, address)
 
 
-def _check_versions(gcs: Any, address: str) -> None:
+def check_versions(gcs: Any, address: str) -> None:
     """Raise InputError where the cluster that `gcs` (Ray's client of its head) asks has another Ray or Python.
 
     Ray itself reports it when half of its processes are up, or, for an older Ray and a newer one, not at all. Ray

@@ -17,10 +17,11 @@ from actors.skew_probe import offsets
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
-from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
 from raydpzv.zo.kernels import FirstCalls
 
 C = TypeVar("C")

@@ -12,7 +12,7 @@ from actors.shares import Place
 from actors.vertical.driver import run_vertical
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.privacy.statements import verdict
+from raydpzv.privacy.release import verdict
 
 _BY_KIND: dict[str, Callable[[Any, RunOptions, Place | None], Run]] = {
     "vertical": run_vertical,

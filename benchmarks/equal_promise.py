@@ -38,7 +38,7 @@ class Entrant:
     """A line of the table: its settings beside `digits_private`, and its grid of lists of settings.
 
     noised_rows: batch size of a method whose proof is the range of all rows that it releases, and whose σ follows from
-    their number; None where privacy.mode = "sound" solves for the noise.
+    their number; None where privacy.mode = "proved" solves for the noise.
     """
 
     label: str

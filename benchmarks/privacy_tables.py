@@ -20,7 +20,8 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage, tail_begin
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.gdp import mu_of
-from raydpzv.privacy.mean_accountant import participation_epsilon, poisson_epsilon
+from raydpzv.privacy.mean import participation_epsilon
+from raydpzv.privacy.pld import poisson_epsilon
 
 PAGE = Path("docs/privacy.md")
 PROOFS = Path("docs/privacy-proofs.md")

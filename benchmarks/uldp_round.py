@@ -38,7 +38,7 @@ from raydpzv.methods.roles import Order
 from raydpzv.models.whole import whole
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
 from raydpzv.settings.sections_horizontal import UsersSection
-from raydpzv.wire.grid_sums import UserSum
+from raydpzv.wire.secure_sums import UserSum
 from raydpzv.wire.weights import Weights
 
 SILOS, FEATURES, HIDDEN, CLASSES = 5, 30, 30, 2

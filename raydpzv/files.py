@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from raydpzv.errors import InputError
 
@@ -81,3 +82,21 @@ def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
 def sha256(values: np.ndarray) -> str:
     """Return the digest of an array's bytes."""
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+LOCK = ".lock"
+"""In the folder of a run or a search."""
+
+
+def is_written(folder: Path) -> bool | None:
+    """Tell whether another process writes a folder; None: it cannot be locked here, so that nobody can tell."""
+    lock = folder / LOCK
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return None

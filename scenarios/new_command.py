@@ -247,7 +247,7 @@ def _scaling(proposal: Proposal) -> dict[str, Any]:
 
 def _privacy() -> Iterator[str]:
     yield "[privacy]"
-    yield 'mode = "sound"  # whole numbers with noise on their exact sum: the ε is proved'
+    yield 'mode = "proved"  # whole numbers with noise on their exact sum: the ε is proved'
     yield "epsilon = 1.0  # δ is 1/(10 D) for D training rows"
     yield 'relation = "replace"  # protected is one record, its label and all its features'
     yield "clip = 0.1  # a record counts for at most this along a direction; noise is in proportion"

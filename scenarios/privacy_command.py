@@ -14,8 +14,7 @@ import raydpzv
 from raydpzv.config.public_lists import stated_lists
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.files import as_json as json_text
-from raydpzv.privacy.sound_setting import SoundSetting
-from raydpzv.privacy.statements import claims, verdict
+from raydpzv.privacy.release import verdict
 from scenarios.run_output import show_privacy
 
 
@@ -23,16 +22,16 @@ def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json:
     """Print every ε of a scenario with changed settings (key=value); rows: D, None: as many as the data have."""
     spec = raydpzv.load(scenario, changes)
     found = planned_privacy(spec, rows)
-    table = [dataclasses.asdict(c) for c in claims(found)] if found else []
+    table = [dataclasses.asdict(c) for c in found.claims()] if found else []
     said = verdict(found)
     facts = dataclasses.asdict(found) if found else {}
     lists = stated_lists(spec.data) if found else ()
-    planned = spec.budget.updates is not None or isinstance(found, SoundSetting)
+    planned = found.planned if found else spec.budget.updates is not None
     if as_json:
         reason = None if said.private else said.lead
         answer = {"private": said.private, "private_reason": reason, "verdict": said.text, "planned": planned}
         sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts, "lists": lists}))
         return
-    show_privacy(table, said, facts, planned=planned, explain=explain)
+    show_privacy(table, said, found, explain=explain)
     for line in lists:
         print(line)

@@ -311,7 +311,7 @@ def _short_epsilons(status: Status) -> str:
 
 
 def _epsilons(status: Status) -> list[str]:
-    """What is stated of ε: nothing in runs without noise, no claim of a paper with privacy.mode = "sound"."""
+    """What is stated of ε: nothing in runs without noise, no claim of a paper with privacy.mode = "proved"."""
     if found := status.privacy.user_epsilons():
         whom = ("whoever sees the models", "one silo", "the server")
         return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]

@@ -21,15 +21,15 @@ from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.reexecute import drop_left_over
 from raydpzv.experiment.runner import Continued, continued, continued_at, upload_rest
+from raydpzv.files import is_written
 from raydpzv.records.callbacks import Callback
-from raydpzv.records.folder_lock import is_written
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.settings_diff import require_settings
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
 from raydpzv.storage.download import stored_kind
-from raydpzv.zo.kernels import told_of_compiling
+from raydpzv.zo.kernels import announce_compiling
 from scenarios import compare_command, screen
 from scenarios.exit_codes import STOPPED, failures
 from scenarios.option_groups import Output, Pool, RunOutputs
@@ -185,7 +185,12 @@ def _watch(
 
     try:
         stopping = stop_on_signal(console)
-        with failures(folder, spec.party_names), stopping as stop, live as view, told_of_compiling(compiling):
+        with (
+            failures(folder, spec.party_names),
+            stopping as stop,
+            live as view,
+            announce_compiling(compiling),
+        ):
             result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():

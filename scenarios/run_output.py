@@ -18,6 +18,7 @@ from scenarios.option_groups import Output
 if TYPE_CHECKING:
     from raydpzv.config.scenario import AnyScenario
     from raydpzv.privacy.claim_words import Verdict
+    from raydpzv.privacy.release import ReleasePlan
     from raydpzv.records.store import Rows
 
 EXPLAIN = "--explain: the full verdict, where σ comes from, and a note on each ε"
@@ -76,29 +77,27 @@ def show_run(
 
 
 def show_privacy(
-    table: list[dict[str, Any]], found: Verdict, facts: Mapping[str, Any], *, planned: bool, explain: bool
+    table: list[dict[str, Any]], found: Verdict, plan: ReleasePlan | None, *, explain: bool
 ) -> None:
     """Print what is known of a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
 
-    table: claims; found: the verdict on them; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
-    says how many updates there will be.
+    table: the plan's claims; found: the verdict on them.
     """
-    from raydpzv.privacy.claims import large_delta
-    from raydpzv.report.privacy import PrivacyBlock, calibration, verdict_line
+    from raydpzv.report.privacy import PrivacyBlock, verdict_line
 
     console = tables_console()
     console.print(verdict_line(found.headline()))
-    if not table:
+    if plan is None:
         return
-    if not planned:
+    if not plan.planned:
         console.print("The scenario plans no number of updates: all of this is for ONE update.")
-    if large := large_delta(facts):
+    if large := plan.large_delta():
         console.print(Text(f"warning: {large}", style="yellow"))
     console.print()
     console.print(PrivacyBlock(table, explain))
     console.print()
     if explain:
         console.print(verdict_line(found.text))
-        console.print(Text(calibration(facts)))
+        console.print(Text(plan.calibration()))
     else:
         console.print(Text(EXPLAIN, "dim"))

@@ -17,8 +17,7 @@ from rich.text import Text
 
 from raydpzv.files import as_json as json_text
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.report import text
-from raydpzv.report.table import HeadTable
+from raydpzv.report.table import HeadTable, grid
 from raydpzv.search import promotion
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.composition import sentences
@@ -32,6 +31,7 @@ from raydpzv.search.trial_results import (
     STOPPED,
     SearchResults,
     TrialStanding,
+    trial_columns,
     trial_standing,
 )
 from scenarios.progress import INTERVAL, repeated
@@ -307,50 +307,10 @@ def show_search(
         print(json_text(answer | {"trials": list(results.rows), "spent": spent}), end="")
         return
     console = tables_console(_WIDTH)
-    sign = -1 if plan.higher else 1
-    ranked = sorted(
-        results.rows,
-        key=lambda r: (r["status"] != DONE, math.isnan(r[plan.metric]), sign * r[plan.metric], r["trial"]),
-    )
-    settings = list(plan.trials[0].values)
-    trained = [*(f"{name}_at" for name in settings), "donors"] if plan.population else []
-    paced = any(not math.isnan(row["rate_asked"]) for row in ranked)
-    pace_heads = ("late", "uploads/s", "asked") if paced else ()
-    table = HeadTable(
-        title=f"{len(ranked)} trials by {plan.metric}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for head in (
-        "trial",
-        *settings,
-        *trained,
-        plan.metric,
-        "proved ε",
-        "updates",
-        *pace_heads,
-        "became",
-        "why",
-    ):
-        table.add_column(head, overflow="fold")
-    for row in ranked[:_MOST_SHOWN]:
-        epsilon = "" if math.isnan(row["epsilon"]) else f"{text.number(row['epsilon'])} ({row['adversary']})"
-        updates = "" if math.isnan(row["updates"]) else f"{row['updates']:,.0f}"
-        metric = "" if math.isnan(row[plan.metric]) else f"{row[plan.metric]:.4g}"
-        cells = (
-            str(row["trial"]),
-            *(str(row[name]) for name in settings),
-            *(_schedule(row[name]) for name in trained),
-            metric,
-            epsilon,
-            updates,
-        )
-        pace = (_percent(row["late"]), *(text.number(row[n], 3) for n in ("throughput", "rate_asked")))
-        table.add_row(*map(Text, (*cells, *(pace if paced else ()), row["status"], row["reason"])))
-    if len(ranked) > _MOST_SHOWN:
-        table.caption = f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv"
-    console.print(table)
+    ranked = results.ranked(plan)
+    more = f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv" if len(ranked) > _MOST_SHOWN else ""
+    table = grid(trial_columns(plan, ranked), ranked[:_MOST_SHOWN])
+    console.print(table.console(f"{len(ranked)} trials by {plan.metric}", more))
     if plan.scheduler == "asha":
         made = sum(row["updates"] for row in ranked if not math.isnan(row["updates"]))
         updates = f"{made:,.0f} of {plan.budget * len(list(plan.started())):,}"
@@ -370,14 +330,3 @@ def show_search(
     console.print(f"best so far: {best}; {later}" if stopped else f"best: {best}, {again}", soft_wrap=True)
     if reason := choice.reason(plan.metric):
         console.print(reason, soft_wrap=True, highlight=False)
-
-
-def _schedule(value: Any) -> str:
-    """Return changes, [[first update, value], ...], as lines; anything else as it is."""
-    if not isinstance(value, list | tuple):
-        return str(value)
-    return "\n".join(f"{then} from {update}" for update, then in value)
-
-
-def _percent(share: float) -> str:
-    return "" if math.isnan(share) else f"{share:.0%}"

@@ -7,14 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from rich import box
 
-from raydpzv.compare.grid import MADE, Choice, GridFile, choose, chosen_file, grid_comparison, read_grid
+from raydpzv.compare.grid import (
+    CHOICES,
+    MADE,
+    Choice,
+    GridFile,
+    choose,
+    chosen_file,
+    grid_comparison,
+    read_grid,
+)
 from raydpzv.config import catalog
 from raydpzv.errors import InputError, SpecError
 from raydpzv.files import as_json, write_atomically
-from raydpzv.report import text
-from raydpzv.report.table import HeadTable
+from raydpzv.report.table import grid
 from scenarios import screen
 from scenarios.compare_command import made
 from scenarios.exit_codes import STOPPED
@@ -79,17 +86,8 @@ def show_choices(file: GridFile, choices: Sequence[Choice], folder: Path, path: 
         ]
         print(as_json({"folder": str(folder), "comparison": str(path), "choices": rows}), end="")
         return
-    shown = HeadTable(
-        title=f"Chosen by {file.criterion()}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    for head in ("method", "aim: ε", "chosen", "validation", "of", "at the edge of its grid"):
-        shown.add_column(head, overflow="fold")
-    for choice in choices:
-        epsilon = "none" if choice.point.epsilon is None else text.number(choice.point.epsilon)
-        cells = (" ".join(choice.point.values), choice.said(), str(choice.points))
-        shown.add_row(choice.point.method, epsilon, *cells, " ".join(choice.edges))
     console = tables_console(_WIDTH)
-    console.print(shown)
+    console.print(grid(CHOICES, choices).console(f"Chosen by {file.criterion()}"))
     console.print(
         f"runs: {folder}\ncomparison: {path}\ncompare on other seeds with: raydpzv compare {path}",
         soft_wrap=True,

@@ -33,6 +33,7 @@ MODULES_TWICE = {
     "files": "small helpers for the room's files: the program's, the ledger's, those with data",
     "runner": "what carries a run out: found by name, and the one on Ray",
     "device": "where tensors live: directions made there, and an actor's share of it",
+    "users": "one user's records: how data are shared out, and how sums over users are protected",
 }
 
 

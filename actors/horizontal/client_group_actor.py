@@ -69,7 +69,7 @@ class ClientGroupActor(TaskPort):
 
     def take_over(self, kept: Packed) -> None:
         """Bring its clients to where a checkpoint was taken."""
-        cast(OwnModels, self._client_group).take_over(cast(ClientModels, unpack(kept)))
+        cast(OwnModels, self._client_group).restore_models(cast(ClientModels, unpack(kept)))
 
     def warm_up(self) -> None:
         """Let throw-away parties make a run's first updates here, so that what compiles is no epoch's."""

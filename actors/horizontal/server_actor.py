@@ -27,12 +27,13 @@ from raydpzv.experiment.run_horizontal import (
     warm_up,
 )
 from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.segments.pull_segment import PullLeg
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import USER, Activation, Spent, Status
+from raydpzv.sim.interfaces import USER, Activation, Status
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun

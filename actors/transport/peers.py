@@ -25,7 +25,7 @@ class Task:
     """A task of one actor. Its outcome is the result, or the exception that was raised in its place.
 
     awaited: the result in words; most: bytes of its frame; read: decodes that frame into the result, or into the
-    exception that the actor raised, and raises TransportError for any other frame; frame: the task itself.
+    exception that the actor raised, and raises TransportError for any other frame; frame: the task itself, until sent.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class CallPeers:
     def send(self, actor: int, task: Task) -> Task:
         """Call the actor; returns at once."""
         task.call = self._actors[actor].process.remote(tuple(task.frame))
+        task.frame = ()
         return task
 
     def result(self, actor: int, task: Task) -> Any:
@@ -172,6 +173,7 @@ class TaskQueue:
         self._due.append(task)
         with suppress(TransportError):
             self._socket.send(*task.frame, meanwhile=self.receive)
+        task.frame = ()
         return task
 
     def receive(self) -> None:

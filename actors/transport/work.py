@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +49,6 @@ class HostTask(NamedTuple):
     version: int = 0
 
 
-@dataclass(frozen=True)
 class KnownTail(Tail):
     """A tail whose pairs the host has from the ledger; `size`: bytes on the simulated wire."""
 

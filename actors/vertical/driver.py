@@ -33,8 +33,9 @@ from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
 from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.privacy.release import Spent
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Spent, Status
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 _ENDING = 5.0

@@ -27,6 +27,7 @@ from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.party_checkpoints import PartyCheckpoints
@@ -34,7 +35,7 @@ from raydpzv.records.recorder import Recorder
 from raydpzv.segments.wall_segment import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
-from raydpzv.sim.interfaces import Activation, Spent, Status
+from raydpzv.sim.interfaces import Activation, Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import Answer, LegBegin, LockedServerLoop, SavedClient

@@ -32,7 +32,7 @@ class _Seen(Protocol):
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _FindingTable:
     """A finding's table, its notes, and facts of its kind."""
 
     heads: tuple[str, ...]
@@ -81,7 +81,7 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
         "hidden_difference": audit.hidden,
         "canaries": [asdict(c) for c in audit.canaries],
     }
-    shown = _Shown(heads, rows, notes, facts)
+    shown = _FindingTable(heads, rows, notes, facts)
     return _finding(run, "ledger", "client", audit.worst, shown, audit.contradictions)
 
 
@@ -95,7 +95,7 @@ def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
     notes = (
         f"Clopper-Pearson, δ = {text.number(audit.delta)}; as many runs again chose the threshold. {_LEAST}",
     )
-    return _finding(run, "runs", "external", audit, _Shown(heads, [row], notes, asdict(audit)))
+    return _finding(run, "runs", "external", audit, _FindingTable(heads, [row], notes, asdict(audit)))
 
 
 def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
@@ -103,7 +103,7 @@ def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
     heads = ("canaries", "guesses", "right")
     row = (f"{audit.canaries:,}", f"{audit.guesses:,}", f"{audit.right:,}")
     notes = (f"Steinke, Nasr and Jagielski 2023, δ = {text.number(audit.delta)}. {_LEAST}",)
-    return _finding(run, "guesses", "external", audit, _Shown(heads, [row], notes, asdict(audit)))
+    return _finding(run, "guesses", "external", audit, _FindingTable(heads, [row], notes, asdict(audit)))
 
 
 def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
@@ -145,7 +145,7 @@ def _finding(
     by: str,
     adversary: str,
     seen: _Seen,
-    shown: _Shown,
+    shown: _FindingTable,
     contradictions: Sequence[str] = (),
 ) -> Finding:
     """Hold an ε that was seen against the one that the run states against this adversary."""

@@ -20,10 +20,11 @@ from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.privacy.integer_release import IntegerNoise, IntegerRelease
 from raydpzv.privacy.mechanisms import Address, Noise, Receipt
+from raydpzv.privacy.release import PrivacyLoss
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.secure.attempts import Attempt
-from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyLoss
+from raydpzv.sim.interfaces import NoPrivacyFilter
 
 Note = Callable[[Address, float, float], None]
 """Told of an address, the query there and the deviation of its noise."""

@@ -117,7 +117,7 @@ def _guessed(
     right, chances = 0, []
     for canary in canaries:
         other = forced_queries(_with_label(prepared, canary), rows, updates, releases)
-        apart, likelier = told(queries, other, seen)
+        apart, likelier = label_evidence(queries, other, seen)
         right += likelier > 0
         chances.append(float(ndtr(apart / 2)))
         step()
@@ -139,7 +139,7 @@ def _with_label(prepared: PreparedVertical, canary: Canary) -> PreparedVertical:
     return replace(prepared, server=replace(prepared.server, y_train=labels))
 
 
-def told(queries: Queries, other: Queries, seen: np.ndarray) -> tuple[float, float]:
+def label_evidence(queries: Queries, other: Queries, seen: np.ndarray) -> tuple[float, float]:
     """Return how many deviations both labels are apart, and how much likelier the true one is (log)."""
     apart, middle = queries.values - other.values, (queries.values + other.values) / 2
     squared = np.square(queries.sigmas)

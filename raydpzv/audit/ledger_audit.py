@@ -4,7 +4,7 @@ With the releases r_t forced, q_t are the run's queries and q'_t those of a neig
 them apart by d = √Σ((q_t - q'_t)/σ_t)², as N(0, 1) from N(d, 1): a lower bound on what the run gives away, for this
 record and this transcript. Of the noise, r_t - q_t is seen, and no σ is taken on trust. Nothing is certified.
 
-Releases are rounded: to whole numbers in the sound mode, and to the 24 bits of a float32. Where σ is not large beside
+Releases are rounded: to whole numbers in mode "proved", and to the 24 bits of a float32. Where σ is not large beside
 that, r_t - q_t is not normal though its noise is; so each is put where its noise may have been, at random by the law
 stated (`normal_residuals`).
 """

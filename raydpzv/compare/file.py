@@ -13,8 +13,6 @@ from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
 from raydpzv.config.scenario import (
     AnyScenario,
-    HorizontalScenario,
-    VerticalScenario,
     method_fields,
     shared_fields,
 )
@@ -31,8 +29,8 @@ Epsilons = Annotated[tuple[Positive | Literal["none"], ...], Field(strict=False)
 Seeds = Annotated[int, Field(ge=1, le=MOST_SEEDS)] | Annotated[tuple[int, ...], Field(strict=False)]
 Shares = Annotated[tuple[float, ...], Field(strict=False)]
 
-CONTROLS = {"frozen": "frozen clients (control)", "central": "central SGD (control)"}
-"""The controls of every vertical comparison: what is reached without training clients, and without privacy."""
+CONTROLS = {"frozen": "frozen clients (control)", "sgd": "central SGD (control)"}
+"""The controls of every vertical comparison, by method: no client is trained, and nothing is private."""
 
 
 _OF_NOISE = ("privacy.delta", "privacy.noise")
@@ -42,7 +40,7 @@ _SIGMA = "privacy.sigma"
 """Noise of a method's own that aims at no ε: some papers print a deviation."""
 
 _OF_PROOF = ("mode", "relation", "adversary", "delta", "permit_large_delta", "noise")
-"""Settings of privacy.mode = "sound" that are no method's own."""
+"""Settings of privacy.mode = "proved" that are no method's own."""
 
 
 class MethodEntry(Section):
@@ -179,10 +177,9 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
         for entry in file.methods or (MethodEntry(label=base.method.name),)
         for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file, base, last)
     ]
-    if isinstance(base, VerticalScenario):
-        lines += _controls(file, base, lines, first, last)
-        if not file.heads:
-            _check_heads(lines)
+    lines += _controls(file, base, lines, first, last)
+    if not file.heads and any(line.control for line in lines):  # methods without controls have no head
+        _check_heads(lines)
     head = (file.name, file.title, by_seed(file.seeds), file.targets)
     return Comparison(*head, tuple(lines), file.heads, file.note)
 
@@ -190,7 +187,7 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
 def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
     if file.multiplier is None:
         return
-    if not isinstance(base, HorizontalScenario) or base.users is None:
+    if getattr(base, "users", None) is None:
         raise SpecError(
             f"multiplier: goes with methods that protect users, and {file.scenario} has none ([users]); give epsilons"
         )
@@ -260,7 +257,7 @@ def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
 def _protects(name: str) -> bool:
     """Tell whether a method clips and noises what it releases of users."""
     method = METHODS[name]
-    return method.kind == "horizontal" and method.users(method.config()) is not None
+    return method.users(method.config()) is not None
 
 
 def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]:
@@ -297,8 +294,7 @@ def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
             f'method.name: wanted one of {", ".join(METHODS)}, got "{name}". {suggest(name, METHODS)}'.rstrip()
         )
     descriptor, own = METHODS[name], METHODS[method["name"]].config
-    vertical = descriptor.kind == "vertical"
-    known = method_fields(Batched) if vertical else shared_fields(descriptor.config, own)
+    known = _CARRIED[descriptor.kind](descriptor.config, own)
     return {"name": name} | {k: v for k, v in method.items() if k in known and k != "name"}
 
 
@@ -314,50 +310,61 @@ def _spec(
     if METHODS[method["method"]["name"]].kind != base.kind:
         raise SpecError(
             f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: vertical methods "
-            f"({', '.join(_vertical())}) share out features, the others rows; give each kind a scenario of its own"
+            f"({', '.join(_of_kind('vertical'))}) share out features, the others rows; "
+            "give each kind a scenario of its own"
         )
-    if isinstance(base, VerticalScenario):
-        given = base.privacy
-        privacy: dict[str, Any] = {} if method["clip"] is None else {"clip": method["clip"]}
-        if epsilon is not None and given.mode == "sound":
-            privacy |= {k: v for k, v in tree["privacy"].items() if k in _OF_PROOF} | {"epsilon": epsilon}
-        elif epsilon is not None:
-            privacy |= {"mode": "paper", "epsilon": epsilon, "noise": given.noise}
-            privacy |= {} if given.delta is None else {"delta": given.delta}
-        elif _SIGMA in map(_key, items):
-            privacy |= {"mode": "paper", "noise": given.noise}
-        else:
-            tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
-        tree["privacy"] = privacy
-    else:
-        wanted = {"epsilon": epsilon, "multiplier": multiplier}
-        _of_users(tree, base, method["clip"], {k: v for k, v in wanted.items() if v is not None})
+    noise = {"epsilon": epsilon, "multiplier": multiplier}
+    asked_for = {name: value for name, value in noise.items() if value is not None}
+    given = tree.pop("privacy", {})
+    privacy = _PRIVACY[base.kind](tree, given, asked_for, own=_SIGMA in map(_key, items))
+    if privacy is not None:
+        tree["privacy"] = privacy | ({} if method["clip"] is None else {"clip": method["clip"]})
     where = label if epsilon is None else f"{label} at ε={epsilon:g}"
     return _named(lambda: changed(tree, items, where), where)
 
 
+def _of_records(
+    tree: dict[str, Any], given: Mapping[str, Any], noise: dict[str, float], *, own: bool
+) -> dict[str, Any] | None:
+    """Return the [privacy] of a vertical method with this noise; without any its budget has no ε.
+
+    given: the comparison's [privacy]; own: has the method a deviation of its own?
+    """
+    if noise and given.get("mode") == "proved":
+        return {k: v for k, v in given.items() if k in _OF_PROOF} | noise
+    if noise:
+        return {"mode": "paper"} | {k: v for k, v in given.items() if k in ("noise", "delta")} | noise
+    if own:
+        return {"mode": "paper"} | {k: v for k, v in given.items() if k == "noise"}
+    tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
+    return {}
+
+
 def _of_users(
-    tree: dict[str, Any], base: HorizontalScenario, clip: float | None, wanted: Mapping[str, float]
-) -> None:
-    """Put in the [privacy] of a horizontal method with the wanted noise: none where it protects no users."""
-    name, given = tree["method"]["name"], tree.pop("privacy", {})
+    tree: dict[str, Any], given: Mapping[str, Any], noise: dict[str, float], *, own: bool
+) -> dict[str, Any] | None:
+    """Return the [privacy] of a horizontal method with this noise, None where it protects no users."""
+    name = tree["method"]["name"]
     protects = _protects(name)
-    if wanted and not protects:
+    if noise and not protects:
         raise SpecError(
             f"epsilons: {name} adds no noise here; horizontal methods without users compare without ε (epsilons = "
             '["none"])'
         )
-    if not wanted:
+    if not noise:
         tree["budget"] = {k: v for k, v in tree["budget"].items() if k != "epsilon"}
-    if protects:
-        kept = {k: v for k, v in given.items() if k in ("delta", "against", "noise")}
-        noise = {**kept, "mode": "user", **wanted} if wanted else {"mode": "none"}
-        tree["privacy"] = noise | ({} if clip is None else {"clip": clip})
+        return {"mode": "none"} if protects else None
+    return {k: v for k, v in given.items() if k in ("delta", "against", "noise")} | {"mode": "user"} | noise
+
+
+_PRIVACY = {"vertical": _of_records, "horizontal": _of_users}
+_CARRIED = {"vertical": lambda one, other: method_fields(Batched), "horizontal": shared_fields}
+"""The settings that a method takes over from another one."""
 
 
 def _controls(
     file: ComparisonFile,
-    base: VerticalScenario,
+    base: AnyScenario,
     lines: Sequence[PlannedLine],
     first: Sequence[str],
     last: Sequence[str],
@@ -367,22 +374,21 @@ def _controls(
     found = []
     batches = {k: v for k, v in as_tree(base)["method"].items() if k in method_fields(Batched)}
     # what is set for all methods reaches a control as far as it has the setting
-    for key, name, items in (("frozen", "frozen", file.frozen), ("central", "sgd", file.central)):
-        if name in there:
+    settings = {"frozen": file.frozen, "sgd": file.central}
+    for name in _of_kind(base.kind):
+        if name not in CONTROLS or name in there:
             continue
+        items, label = settings[name], CONTROLS[name]
         own = {f"method.{field}" for field in method_fields(METHODS[name].config)}
         before, after = ([o for o in items if _key(o) in own] for items in (first, last))
         method = {"method": {"name": name} | batches, "clip": None}
-        found.append(
-            PlannedLine(
-                CONTROLS[key], None, True, _spec(base, method, None, [*before, *items, *after], CONTROLS[key])
-            )
-        )
+        spec = _spec(base, method, None, [*before, *items, *after], label)
+        found.append(PlannedLine(label, None, True, spec))
     return found
 
 
-def _vertical() -> list[str]:
-    return [name for name in METHODS if METHODS[name].kind == "vertical"]
+def _of_kind(kind: str) -> list[str]:
+    return [name for name in METHODS if METHODS[name].kind == kind]
 
 
 def _check_overrides(items: Sequence[str], label: str, *, sigma: bool = False) -> None:

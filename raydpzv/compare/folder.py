@@ -12,8 +12,7 @@ from filelock import FileLock, Timeout
 from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
 from raydpzv.errors import InputError
-from raydpzv.files import write_atomically
-from raydpzv.records.folder_lock import LOCK
+from raydpzv.files import LOCK, write_atomically
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, read_key
 
 

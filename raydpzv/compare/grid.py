@@ -32,7 +32,9 @@ from raydpzv.config import catalog
 from raydpzv.config.scenario import method_fields
 from raydpzv.errors import RunError, SpecError
 from raydpzv.registry import METHODS
-from raydpzv.report.comparison_lines import NOT_RUN
+from raydpzv.report.comparison_lines import NOT_RUN, calibrated
+from raydpzv.report.comparison_text import AIM
+from raydpzv.report.table import Column
 
 MOST_LINES = 5_000
 MADE = "# Made by: raydpzv tune"
@@ -105,6 +107,16 @@ class Choice:
         """Return by what it was chosen."""
         time = "" if math.isnan(self.seconds) else f", {self.seconds:.3g} s to the target"
         return f"{self.accuracy:.3f}{time}"
+
+
+CHOICES: tuple[Column[Choice], ...] = (
+    Column("method", lambda c: c.point.method, align="left"),
+    Column(AIM, lambda c: c.point.epsilon, calibrated),
+    Column("chosen", lambda c: " ".join(c.point.values), align="left"),
+    Column("validation", Choice.said),
+    Column("of", lambda c: c.points),
+    Column("at the edge of its grid", lambda c: " ".join(c.edges), align="left"),
+)
 
 
 def read_grid(path: Path) -> GridFile:

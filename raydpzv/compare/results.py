@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, check_own, set_aside
-from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
 from raydpzv.privacy.claims import Claim
 from raydpzv.records import metrics
@@ -97,8 +97,8 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         why = f"{why}; {said}" if why else said
     return {
         "method": planned.spec.method.name,
-        "multiplier": _multiplier(planned.spec),
-        "sigma": planned.spec.privacy.sigma if isinstance(planned.spec, VerticalScenario) else None,
+        "multiplier": getattr(planned.spec.privacy, "multiplier", None),
+        "sigma": getattr(planned.spec.privacy, "sigma", None),
         "control": planned.line.control,
         "run": planned.folder,
         "status": summary.get("status", "missing"),
@@ -110,10 +110,6 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         "private": summary.get("private") is True,
         "verdict": str(summary.get("privacy_verdict", "")),
     }
-
-
-def _multiplier(spec: AnyScenario) -> float | None:
-    return spec.privacy.multiplier if isinstance(spec, HorizontalScenario) and spec.privacy else None
 
 
 _NUMBERS = (
@@ -150,8 +146,7 @@ def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
 
 
 def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:
-    horizontal = spec.kind == "horizontal"
-    counted, lengths = metrics.vector_length(rows["numbers"], spec.split.clients) if horizontal else ((), ())
+    counted, lengths = metrics.vector_length(rows["numbers"], spec.split.clients)
     numbers = dict(zip(counted, lengths, strict=True))
     series = metrics.accuracy_series(rows["evaluation"], rows["message"])
     rounds, up, down = metrics.bytes_by_round(rows["message"])

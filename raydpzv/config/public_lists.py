@@ -1,12 +1,12 @@
-"""Which labels and categories a table may have: public lists of the scenario, or what is read off its records.
+"""What of a table depends on other records before any release: lists that are read off it, scaling, and the split.
 
-A list that is read off is a function of all records, so that no ε is proved of a run that has one.
+No ε is proved of a run in which one record moves what the others are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.sections import DataSection
@@ -14,7 +14,7 @@ from raydpzv.settings.sections import DataSection
 
 @dataclass(frozen=True)
 class ReadOff:
-    """A list that is read off the data. setting: which gives it; how: a clause; cure: what to give."""
+    """What is read off the data. setting: which decides it; how: a clause; cure: what to give."""
 
     setting: str
     how: str
@@ -35,6 +35,29 @@ def read_off(data: DataSection) -> Iterator[ReadOff]:
             "categories are read off the training rows",
             f'give a table that lists each column\'s values, such as {{"{columns[0]}" = ["a", "b"]}}',
         )
+
+
+def fitted(data: DataSection) -> Iterator[ReadOff]:
+    """Yield each way in which one record moves what others are before any release."""
+    if data.scale in ("standard", "unit"):
+        yield ReadOff(
+            "data.scale",
+            f'features are scaled by what is fitted on the training rows (data.scale = "{data.scale}")',
+            'use data.scale = "public" with data.centre and data.spread, or "none"',
+        )
+    if data.missing == "mean":
+        how = 'gaps are filled in by the training rows (data.missing = "mean")'
+        yield ReadOff("data.missing", how, "leave it out")
+    if how := DATA_SOURCES[data.source].fitted:
+        yield ReadOff("data.source", how, "use data without that")
+    for found in read_off(data):
+        yield replace(found, how=f"{found.how} (set {found.setting})")
+    if data.split == "stratified":
+        how = 'rows are drawn by class, which looks at all labels (data.split = "stratified")'
+        yield ReadOff("data.split", how, 'use data.split = "plain"')
+    if data.groups:
+        how = "which rows are held out depends on a column's values (data.groups)"
+        yield ReadOff("data.groups", how, "leave it out")
 
 
 def stated_lists(data: DataSection) -> tuple[str, ...]:

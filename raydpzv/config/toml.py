@@ -20,13 +20,13 @@ import tomli_w
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from raydpzv.config.paths import located, unlocated
+from raydpzv.config.proved import ALONE
 from raydpzv.config.scenario import (
     SCENARIOS,
     AnyScenario,
     method_fields,
     shared_fields,
 )
-from raydpzv.config.sound import ALONE
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
@@ -42,6 +42,8 @@ _WANTED = {
     "too_long": "at most {max_length} values",
 }
 """What is said where pydantic has words of its own for it, by the type of the error."""
+_PROVED, _OLD_MODE = "proved", "sound"
+"""privacy.mode with a proof, and the word for it in older files and in digests."""
 _UNSET = "none"
 """What unsets a setting on the command line."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -85,9 +87,13 @@ def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
 
 def changed(tree: dict[str, Any], overrides: Sequence[str], where: str | Origin) -> AnyScenario:
     """Validate a tree with `key=value` overrides, and note what another method takes over. Raises SpecError."""
-    found = parse(overridden(tree, overrides), where)
+    whole = overridden(tree, overrides)
+    found = parse(whole, where)
     method = tree.get("method", {})
-    return found.noted(_taken_over(method, found.method, overrides)) if isinstance(method, Mapping) else found
+    notes = [_taken_over(method, found.method, overrides)] if isinstance(method, Mapping) else []
+    if _with_mode(whole, _OLD_MODE, _PROVED) != whole:
+        notes.append(f'privacy.mode: "{_OLD_MODE}" is now called "{_PROVED}"; both are accepted')
+    return found.noted(" ".join(filter(None, notes)))
 
 
 def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
@@ -95,7 +101,7 @@ def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
 
     Paths of data that are still relative count from the working folder.
     """
-    tree = located(tree)
+    tree = _with_mode(located(tree), _OLD_MODE, _PROVED)
     where = Origin(where) if isinstance(where, str) else where
     given = tree.get("method", {})
     if not isinstance(given, Mapping):
@@ -170,7 +176,18 @@ def as_toml(spec: CommonSections) -> str:
 
 def scenario_sha256(spec: CommonSections) -> str:
     """Return the digest of a resolved scenario, wherever its data lie."""
-    return hashlib.sha256(tomli_w.dumps(unlocated(as_tree(spec))).encode()).hexdigest()
+    tree = _with_mode(
+        unlocated(as_tree(spec)), _PROVED, _OLD_MODE
+    )  # digests have the word that they began with
+    return hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
+
+
+def _with_mode(tree: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return a scenario's tree with one word for privacy.mode in place of another."""
+    privacy = tree.get("privacy")
+    if not isinstance(privacy, Mapping) or privacy.get("mode") != old:
+        return dict(tree)
+    return {**tree, "privacy": {**privacy, "mode": new}}
 
 
 def _plain(value: Any) -> Any:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from raydpzv.config.proved import ALONE, outsider_contradictions, proof_contradictions
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.config.sound import ALONE, sound_contradictions
-from raydpzv.config.timing import sizes_in_order, stands_still
+from raydpzv.config.timing import stands_still
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.methods.schedule import unordered
@@ -45,8 +45,8 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from spec.descriptor.contradictions(spec.method, spec)
     if spec.method.coins == "system" and spec.method.batches != "poisson":
         yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
-    if spec.privacy.mode == "sound":
-        yield from sound_contradictions(spec, noise)
+    if spec.privacy.mode == "proved":
+        yield from proof_contradictions(spec, noise)
     else:
         yield from _privacy(spec, noise)
         yield from _epsilon_budget(spec, noise)
@@ -129,7 +129,7 @@ def _lengths(values: Mapping[str, Any], clients: int) -> Iterator[str]:
 def _updates(spec: VerticalScenario) -> float | None:
     """The limit on updates, given or worked out of ε and the noise multiplier."""
     privacy = spec.privacy
-    solved = privacy.mode == "sound" and None not in (privacy.epsilon, privacy.noise_multiplier)
+    solved = privacy.mode == "proved" and None not in (privacy.epsilon, privacy.noise_multiplier)
     return 1 if solved else spec.budget.updates
 
 
@@ -137,8 +137,8 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     privacy = spec.privacy
     for name in ALONE:
         if getattr(privacy, name) is not None:
-            or_sound = " or set that" if noise is not None and (noise.sound_heads or noise.memoized) else ""
-            yield f'privacy.{name}: goes with privacy.mode = "sound", not "{privacy.mode}"; leave it out{or_sound}'
+            or_proved = " or set that" if noise is not None and (noise.proved_heads or noise.memoized) else ""
+            yield f'privacy.{name}: goes with privacy.mode = "proved", not "{privacy.mode}"; leave it out{or_proved}'
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
             if getattr(privacy, name) is not None:
@@ -147,7 +147,7 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     if noise is None:
         yield f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name = "dpzv"'
     elif noise.memoized:
-        yield f'privacy.mode: "{spec.method.name}" adds no noise with mode = "paper"; use "sound" or "none"'
+        yield f'privacy.mode: "{spec.method.name}" adds no noise with mode = "paper"; use "proved" or "none"'
     if (privacy.epsilon is None) == (privacy.sigma is None):
         yield 'privacy: wanted either epsilon or sigma with mode = "paper"; give exactly one'
     yield from _on_means(spec) if noise is None or noise.on == "mean" else _on_rows(spec, noise)
@@ -207,20 +207,8 @@ def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterato
         yield 'budget.adversary: "server" is trusted by this method, no ε bounds it; use "client" or "paper"'
     if budget.epsilon is not None and budget.adversary == "external" and (noise is None or noise.hidden):
         yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
-    if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
-        yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
-    elif budget.adversary == "external" and getattr(spec.method, "coins", "") == "seed":
-        yield 'budget.adversary: "external" needs method.coins = "system"; coins from the seed can be guessed with it'
-    if budget.adversary == "external" and (limits := budget.other_limits):
-        yield (
-            'budget.adversary: "external" needs a run that ends by its number of updates; leave out '
-            f"{' and '.join(limits)}"
-        )
-    if budget.adversary == "external" and (timed := sizes_in_order(spec)):
-        yield (
-            'budget.adversary: "external" needs an order of updates that does not depend on how large batches are; '
-            f"leave out {timed}"
-        )
+    if budget.adversary == "external":
+        yield from outsider_contradictions(spec, "budget.adversary")
 
 
 def _budget_of_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:

@@ -182,7 +182,7 @@ class GeneratedTable:
         gaussians = (self.gaussians.centres, self.gaussians.width)
         return *gaussians, np.array(settled), seed, *(array for rows in ends for array in rows)
 
-    def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def rows_at(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return features, float32 [B, F], and labels, int64 [B], of rows with numbers in 0..N-1.
 
         Each client among them makes all of its rows. Raises InputError for a number outside.

@@ -27,7 +27,7 @@ class Request:
     """A data set to read: its section of the scenario, and what a run adds.
 
     owners: columns that name each record's user and silo, "" for one that is not there. strangers: rows whose label
-    becomes one that no other row has. held: the holder of each feature by the feature's name; columns that nobody holds
+    becomes one that no other row has. holders: who holds each feature, by the feature's name; columns that nobody holds
     are left out. {}: all columns are features.
     """
 
@@ -35,7 +35,7 @@ class Request:
     key: Key
     owners: tuple[str, str] | None = None
     strangers: tuple[int, ...] = ()
-    held: Mapping[str, str] = field(default_factory=dict)
+    holders: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def draws(self) -> Key:

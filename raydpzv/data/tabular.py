@@ -82,9 +82,9 @@ def _apart(request: Request) -> dict[str, str]:
 
 def _only(request: Request, names: list[str]) -> list[str] | None:
     """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
-    used = {request.data.target, *request.data.category_columns, *_apart(request).values(), *request.held}
+    used = {request.data.target, *request.data.category_columns, *_apart(request).values(), *request.holders}
     once = len(set(names)) == len(names) and used <= set(names)
-    return [name for name in names if name in used] if request.held and once else None
+    return [name for name in names if name in used] if request.holders and once else None
 
 
 def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
@@ -117,7 +117,7 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = _events(data.column(target), name, target) if time else _labels(data, name, request)
     left = [n for n in names if n not in (target, *apart.values())]
-    unused = _unused(left, name, request.held) if request.held else ()
+    unused = _unused(left, name, request.holders) if request.holders else ()
     features = data.select([n for n in left if n not in unused])
     owners = {role: column for role, column in apart.items() if role != "times"}
     numbers = {role: _owners(data.column(column), name, column, role) for role, column in owners.items()}
@@ -286,7 +286,7 @@ def _features(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, 
             raise DataError(
                 f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and '
                 f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the "
-                'rows; without privacy.mode = "sound" also: data.missing = "mean"'
+                'rows; without privacy.mode = "proved" also: data.missing = "mean"'
             )
         found.append(codes)
         levels.append(count)
@@ -319,7 +319,7 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     raise DataError(
         f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it, drop the column, or '
         "list its values in data.categories (column = [values]); without "
-        'privacy.mode = "sound" also: name the column alone in data.categories, or leave the cell empty with '
+        'privacy.mode = "proved" also: name the column alone in data.categories, or leave the cell empty with '
         'data.missing = "mean"'
     )
 

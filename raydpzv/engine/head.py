@@ -20,8 +20,7 @@ from raydpzv.models.losses import Loss
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.estimators import slope
-from raydpzv.zo.perturbation import perturbation
+from raydpzv.zo.perturbation import perturbation, slope
 from raydpzv.zo.update import Descent, Rule, Step
 
 

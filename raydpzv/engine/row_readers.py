@@ -88,12 +88,12 @@ class GeneratedRows:
 
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and labels of some rows."""
-        x_BF, y_B = self._table.take(rows)
+        x_BF, y_B = self._table.rows_at(rows)
         return torch.from_numpy(x_BF).to(self.device), torch.from_numpy(y_B).to(self.device)
 
     def located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return these rows alone."""
-        return *self._table.take(rows), np.arange(len(rows), dtype=np.int32)
+        return *self._table.rows_at(rows), np.arange(len(rows), dtype=np.int32)
 
 
 def shared_tensor(rows: Any) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,10 @@ import pyarrow.compute as pc
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.methods.schedule import never_reached
-from raydpzv.privacy.claims import large_delta
-from raydpzv.records import downtime, metrics
-from raydpzv.records.clock_skew import clock_warnings
-from raydpzv.records.status_labels import shown
+from raydpzv.records import lateness, metrics
+from raydpzv.records.lateness import clock_warnings
 from raydpzv.records.store import Rows
+from raydpzv.records.summary_fields import shown
 from raydpzv.settings.party_names import label
 
 _LISTED = 8
@@ -44,7 +42,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     found += _silence(experiment, rows) if experiment.spec.clock.kind == "wall" else []
     setting = experiment.setting
-    return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
+    return found + ([large] if setting and (large := setting.large_delta()) else [])
 
 
 def _unused(experiment: Prepared) -> list[str]:
@@ -145,12 +143,12 @@ def _silence(experiment: Prepared, rows: Rows) -> list[str]:
     """Name the clients that were away for long: of none of their uploads was heard for a good part of the run."""
     clients, service = experiment.spec.split.clients, rows["service"]
     names = experiment.spec.party_names
-    if clients > downtime.MOST_CLIENTS or not service.num_rows:
+    if clients > lateness.MOST_CLIENTS or not service.num_rows:
         return []
     span, pace = float(np.max(service.column("served").to_numpy())), clients / service.num_rows
     away = [
         f"{label(one['client'], names)} for {one['longest_silence']:.3g} s ({one['share']:.1%} of the updates are its)"
-        for one in downtime.presence(service, clients)
+        for one in lateness.presence(service, clients)
         if one["longest_silence"] > max(SILENT, _SILENT_TRIPS * pace) * span
     ]
     if not away:

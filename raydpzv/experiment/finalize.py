@@ -22,6 +22,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
+from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
@@ -32,7 +33,7 @@ from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
 from raydpzv.segments.started_segments import went_on
 from raydpzv.settings.party_names import named
-from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
 from raydpzv.storage.download import link
 from raydpzv.storage.uploader import FolderUploader
 from raydpzv.zo.kernels import FirstCalls, first_calls

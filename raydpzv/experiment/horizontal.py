@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from raydpzv.accounts.privacy_filter import user_privacy_filter
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
@@ -31,11 +30,12 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.secure import require_installed
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
+from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.sim.virtual import Timing
 from raydpzv.zo.vectors import as_array
 
@@ -80,7 +80,7 @@ class PreparedHorizontal:
     recorded: int = 0
 
     @property
-    def setting(self) -> UserSetting | None:
+    def setting(self) -> UserReleasePlan | None:
         """What the claims about privacy are made from; None for a run without noise."""
         return self.privacy.claims if self.privacy else None
 
@@ -219,7 +219,7 @@ class PreparedHorizontal:
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
-        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost, self._sample())
+        return privacy_filter(self.setting, self.spec.budget.epsilon, lost=self.lost, sample=self._sample())
 
     def _sample(self) -> Callable[[int], np.ndarray] | None:
         """Who is drawn for a round, of methods whose silos do not know it."""

@@ -32,7 +32,7 @@ from raydpzv.data.users import Known, check_least, share_users
 from raydpzv.errors import DataError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
-from raydpzv.privacy.statements import AnySetting
+from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.registry import DATA_SOURCES, PREPARERS
 from raydpzv.settings.fields import per_client
@@ -55,7 +55,7 @@ class Prepared(Protocol):
         ...
 
     @property
-    def setting(self) -> AnySetting | None:
+    def setting(self) -> ReleasePlan | None:
         """What the claims about privacy are made from; None for a run without noise."""
         ...
 
@@ -133,7 +133,7 @@ def load_scenario(
     spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
 ) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    request = Request(spec.data, Key(spec.seed) / "data", strangers=strangers, held=spec.split.held)
+    request = Request(spec.data, Key(spec.seed) / "data", strangers=strangers, holders=spec.split.holders)
     split = load_data(request, change)
     return Loaded(split, timing(spec, spec.split.clients))
 
@@ -249,7 +249,7 @@ def class_shares(labels: np.ndarray, classes: int) -> list[float]:
     return (np.bincount(labels, minlength=classes) / max(1, len(labels))).tolist()
 
 
-def planned_privacy(spec: AnyScenario, rows: int | None = None) -> AnySetting | None:
+def planned_privacy(spec: AnyScenario, rows: int | None = None) -> ReleasePlan | None:
     """Return what a whole run's claims are made from; None where no noise is added.
 
     rows: D, training rows; None: as many as the data have. Users are always those of the data. Raises SpecError where
@@ -260,7 +260,7 @@ def planned_privacy(spec: AnyScenario, rows: int | None = None) -> AnySetting | 
     return _of_records(spec, rows)
 
 
-def _of_records(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
+def _of_records(spec: VerticalScenario, rows: int | None) -> ReleasePlan | None:
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return None
     return privacy_setting(spec, rows or _rows_of(spec)).claims
@@ -302,7 +302,7 @@ def no_new_leg(spec: VerticalScenario, *, noised: bool) -> str | None:
     return None
 
 
-def _of_users(spec: HorizontalScenario) -> AnySetting | None:
+def _of_users(spec: HorizontalScenario) -> ReleasePlan | None:
     if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
         return None
     found = user_privacy(spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed))
@@ -316,8 +316,8 @@ def _rows_of(spec: VerticalScenario) -> int:
 @functools.cache
 def _rows(data: str, split: str, seed: int) -> int:
     """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
-    held = SplitSection.model_validate_json(split).held
-    request = Request(DataSection.model_validate_json(data), Key(seed) / "data", held=held)
+    holders = SplitSection.model_validate_json(split).holders
+    request = Request(DataSection.model_validate_json(data), Key(seed) / "data", holders=holders)
     return load_data(request).train.rows
 
 

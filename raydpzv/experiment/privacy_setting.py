@@ -9,33 +9,29 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from raydpzv.config.public_lists import read_off
+from raydpzv.config.public_lists import fitted
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import round_trips, sizes_in_order
 from raydpzv.data.horizontal import Partition
-from raydpzv.data.sources import Source
 from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan, UserPlan
 from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.integer_calibration import solve
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
-from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.integers import IntegerReleasePlan
+from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.privacy.mechanisms import GradientRelease, SystemNoise
-from raydpzv.privacy.memoized_setting import MemoizedSetting, memoized_multiplier
-from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
-from raydpzv.privacy.sound_accountant import solve
-from raydpzv.privacy.sound_setting import SoundPlan, default_delta
-from raydpzv.privacy.statements import AnySetting
-from raydpzv.privacy.user_accountant import UserSpending, calibrated, user_epsilon
+from raydpzv.privacy.memoized import MemoizedReleasePlan, memoized_multiplier
+from raydpzv.privacy.release import ReleasePlan, default_delta
+from raydpzv.privacy.rows import RowReleasePlan
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
-from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import UsersSection
+from raydpzv.sim.privacy_filter import check_first_release
 
 HEAD_SHARE = 0.2
 """Share of μ² for the head's gradient where none is given."""
@@ -45,7 +41,7 @@ HEAD_SHARE = 0.2
 class PrivacySetting:
     """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added).
 
-    integers, gradient: how slopes and the head's gradient are released with privacy.mode = "sound"; updates: those
+    integers, gradient: how slopes and the head's gradient are released with privacy.mode = "proved"; updates: those
     planned, given or worked out.
     """
 
@@ -53,7 +49,7 @@ class PrivacySetting:
     clip: float | None
     sigma: float
     seeded: bool
-    claims: AnySetting | None
+    claims: ReleasePlan | None
     key: Key
     updates: int | None = None
     integers: IntegerRelease | None = None
@@ -76,8 +72,8 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     seeded, key = privacy.noise == "seeded", Key(spec.seed)
     if plan is None or privacy.mode == "none":
         return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key, updates)
-    if privacy.mode == "sound":
-        return _memoized(spec, plan, rows) if plan.memoized else _sound(spec, plan, rows)
+    if privacy.mode == "proved":
+        return _memoized(spec, plan, rows) if plan.memoized else _of_integers(spec, plan, rows)
     found = _of_means(spec, plan, rows) if plan.on == "mean" else _of_rows(spec, plan, rows)
     return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key, updates)
 
@@ -90,7 +86,7 @@ def with_batch(spec: VerticalScenario, rows: int) -> VerticalScenario:
     return spec.model_copy(update={"method": replace(spec.method, batch=batch)})
 
 
-def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting:
+def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanReleasePlan:
     method, privacy = spec.method, spec.privacy
     assert privacy.clip is not None
     assert privacy.delta is not None
@@ -100,7 +96,7 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
         sigma = paper_sigma(
             epsilon=privacy.epsilon, delta=privacy.delta, clip=privacy.clip, releases=releases, rows=rows
         )
-    return MeanSetting(
+    return MeanReleasePlan(
         rows=rows,
         batch=method.batch,
         releases=releases,
@@ -112,7 +108,7 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
         noise=privacy.noise,
         target=privacy.epsilon,
         clients=spec.split.clients,
-        perturbations=plan.per_upload,
+        per_upload=plan.per_upload,
         planned=spec.budget.updates is not None,
         exposed=_exposed(spec),
         fitted=_fitted(spec.data),
@@ -121,22 +117,7 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
 
 def _fitted(data: DataSection) -> tuple[str, ...]:
     """Return where one record moves what others are before any release, one clause each."""
-    found = []
-    if data.scale in ("standard", "unit"):
-        found.append(
-            f'features are scaled by what is fitted on the training rows (data.scale = "{data.scale}")'
-        )
-    if data.missing == "mean":
-        found.append('gaps are filled in by the training rows (data.missing = "mean")')
-    source: Source = DATA_SOURCES[data.source]
-    if source.fitted:
-        found.append(source.fitted)
-    found += [f"{off.how} (set {off.setting})" for off in read_off(data)]
-    if data.split == "stratified":
-        found.append('rows are drawn by class, which looks at all labels (data.split = "stratified")')
-    if data.groups:
-        found.append("which rows are held out depends on a column's values (data.groups)")
-    return tuple(found)
+    return tuple(found.how for found in fitted(data))
 
 
 def _exposed(spec: VerticalScenario) -> str:
@@ -152,54 +133,31 @@ def _exposed(spec: VerticalScenario) -> str:
     return f"the order of the ledger's updates tells how large batches are ({timed})" if timed else ""
 
 
-def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:
+def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePlan:
     method, privacy = spec.method, spec.privacy
     assert plan.on != "mean"
-    shares = expected_shares(spec, plan)
-    return RowSetting(
+    found = RowReleasePlan(
         on=plan.on,
         rows=rows,
         batch=method.batch,
         updates=spec.budget.updates or 1,
         per_upload=plan.per_upload,
         clip=privacy.clip,
-        sigma=_row_sigma(spec, plan, rows, shares),
+        sigma=privacy.sigma or 0.0,
         delta=math.nan if privacy.delta is None else privacy.delta,
         batches=method.batches,
+        clients=spec.split.clients,
         noise=privacy.noise,
-        shares=shares,
+        shares=expected_shares(spec, plan),
         hidden=plan.hidden,
         width=spec.model.embedding,
         queries=plan.queries,
         exact_shares=plan.even_shares,
-        calibration=plan.calibration,
-        target=privacy.epsilon,
+        calibrated_by=plan.calibration,
         planned=spec.budget.updates is not None,
         fitted=_fitted(spec.data),
     )
-
-
-def _row_sigma(spec: VerticalScenario, plan: NoisePlan, rows: int, shares: tuple[float, ...]) -> float:
-    """Return σ on each coordinate of a row: given, or calibrated to ε."""
-    method, privacy = spec.method, spec.privacy
-    if privacy.epsilon is None:
-        return privacy.sigma or 0.0
-    assert privacy.delta is not None
-    assert privacy.clip is not None
-    assert spec.budget.updates is not None
-    updates, per_upload = spec.budget.updates, plan.per_upload
-    largest = math.ceil(updates * max(shares) * (1 - 1e-12)) if plan.on == "embedding" else updates
-    return row_sigma(
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        clip=privacy.clip,
-        calibration=plan.calibration,
-        participations=expected_participations(
-            plan.on, method.batches, updates, per_upload, rows, method.batch, shares
-        ),
-        uploads=largest * per_upload,
-        rate=method.batch / rows,
-    )
+    return found if privacy.epsilon is None else found.with_sigma_for(privacy.epsilon)
 
 
 def expected_shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...]:
@@ -233,12 +191,14 @@ def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:
     return 4 * batch * (1 + width), 4 * batch * width
 
 
-def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
-    """The setting of privacy.mode = "sound", with the third of ε, noise multiplier and updates worked out."""
+def _of_integers(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
+    """The setting of privacy.mode = "proved", with the third of ε, noise multiplier and updates worked out."""
     method, privacy = spec.method, spec.privacy
     assert privacy.clip is not None
     setting = solve(
-        SoundPlan(
+        IntegerReleasePlan(
+            updates=plan.gathered,
+            noise_multiplier=1.0,
             rows=rows,
             batch=method.batch,
             delta=default_delta(rows) if privacy.delta is None else privacy.delta,
@@ -256,7 +216,7 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
             noise=privacy.noise,
             permit_large_delta=bool(privacy.permit_large_delta),
             exposed=_exposed(spec),
-            unmet=_fitted(spec.data),
+            fitted=_fitted(spec.data),
         ),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
@@ -290,7 +250,7 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
     privacy = spec.privacy
     assert privacy.clip is not None
     delta = default_delta(rows) if privacy.delta is None else privacy.delta
-    setting = MemoizedSetting(
+    setting = MemoizedReleasePlan(
         rows=rows,
         clients=spec.split.clients,
         width=spec.model.embedding,
@@ -302,7 +262,7 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
         target=privacy.epsilon,
         noise=privacy.noise,
         permit_large_delta=bool(privacy.permit_large_delta),
-        unmet=_fitted(spec.data),
+        fitted=_fitted(spec.data),
     )
     how = IntegerRelease(privacy.clip, 1, setting.noise_multiplier, 1)
     updates = spec.budget.updates
@@ -317,7 +277,7 @@ class UserPrivacy:
     """
 
     noise: UserNoiseParts
-    claims: UserSetting | None
+    claims: UserReleasePlan | None
     secret: int | None = field(default=None, repr=False)
 
     def for_silos(self, *, coins: bool) -> UserPrivacy:
@@ -363,7 +323,7 @@ def has_secret_coins(spec: HorizontalScenario) -> bool:
     return min(plan.sampling, plan.rate) < 1
 
 
-def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> UserSetting | None:
+def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> UserReleasePlan | None:
     """Return what the claims are made from, with σ worked out of ε where that is given; None without noise."""
     privacy, updates = spec.privacy, spec.budget.updates
     if privacy is None or privacy.mode == "none":
@@ -371,7 +331,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
     assert privacy.clip is not None
     assert privacy.delta is not None
     against = privacy.against or "external"
-    found = UserSetting(
+    found = UserReleasePlan(
         users=parts.users,
         silos=parts.clients,
         releases=_releases(plan, updates, parts.clients),
@@ -398,8 +358,8 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         drawn=_drawn(spec.users),
     )
     if privacy.epsilon is not None:
-        found = calibrated(found, privacy.epsilon)
-    _check_first_release(found, spec.budget.epsilon)
+        found = found.with_noise_for(privacy.epsilon)
+    check_first_release(found, spec.budget.epsilon)
     return found
 
 
@@ -430,15 +390,3 @@ def _exposed_coins(spec: HorizontalScenario, against: str) -> str:
         limits["epsilon"] = spec.budget.epsilon
     named = ", ".join(f"budget.{name}" for name, limit in limits.items() if limit is not None)
     return f"when the run ends may depend on who is drawn ({named})" if named else ""
-
-
-def _check_first_release(setting: UserSetting, limit: float | None) -> None:
-    """Refuse an ε budget that not even one release fits into. Raises SpecError."""
-    everybody = np.arange(setting.users)
-    if limit is None or not UserSpending(setting).would_exceed(everybody, limit, setting.against):
-        return
-    alone = user_epsilon(replace(setting, releases=1, counted=1), setting.against)
-    raise SpecError(
-        f"budget.epsilon: not one release fits, which alone is ε={alone:.4g} against {setting.against} "
-        f"(δ={setting.delta:g}, add or remove one user), above {limit:g}; raise it or add noise"
-    )

@@ -30,8 +30,8 @@ from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints
 from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import OPERATOR, read_coins, read_key
-from raydpzv.records.status_labels import shown
 from raydpzv.records.store import Rows
+from raydpzv.records.summary_fields import shown
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import LocalExecutor, split_score

@@ -134,7 +134,7 @@ class _Session:
         if checkpoint:
             resume_server(self._server, checkpoint)
             if kept := own_models(checkpoint):
-                cast(OwnModels, self._client_group).take_over(kept)
+                cast(OwnModels, self._client_group).restore_models(kept)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
         self._resume_point = ResumePoint(ledger if writer.folder else None, self._view)
         if checkpoint:

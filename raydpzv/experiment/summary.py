@@ -8,21 +8,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydpzv.accounts.final_setting import final_setting
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.claim_words import judge
-from raydpzv.privacy.statements import claims, verdict
-from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records import downtime, metrics
+from raydpzv.privacy.release import Spent, verdict
+from raydpzv.records import lateness, metrics
 from raydpzv.records.environment import versions
-from raydpzv.records.staleness import lag_summary
+from raydpzv.records.lateness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
-from raydpzv.sim.interfaces import Spent
 
 NO_ACCOUNT = "the account of the releases is lost, and no planned number of updates bounds them"
 
@@ -52,9 +49,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
     done = ending.status == "done"
-    final = (
-        final_setting(setting, ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
-    )
+    final = setting.as_made(ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
     said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
@@ -92,7 +87,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "throughput": metrics.throughput(service),
         "staleness": _staleness(experiment, rows),
         **_interruptions(experiment, rows),
-        "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
+        "epsilon": [dataclasses.asdict(c) for c in final.claims()] if final else [],
         "private": said.private,
         "private_reason": None if said.private else said.lead,
         "proved": said.proved,
@@ -121,10 +116,10 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     spec = experiment.spec
     if spec.clock.kind == "virtual":
         return {}
-    found, clients = downtime.leg_summary(rows["leg"]), spec.split.clients
-    if clients > downtime.MOST_CLIENTS:
+    found, clients = lateness.leg_summary(rows["leg"]), spec.split.clients
+    if clients > lateness.MOST_CLIENTS:
         return found
-    return found | {"presence": downtime.presence(rows["service"], clients)}
+    return found | {"presence": lateness.presence(rows["service"], clients)}
 
 
 def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:
@@ -141,21 +136,19 @@ def _users(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     sensitivity: how far one user (add or remove) moves what is released, on the scale on which its noise is σC.
     took_part: silos in the attempts at rounds, least and mean; attempts: how many there were.
     """
-    parts = experiment.user_parts if isinstance(experiment, PreparedHorizontal) else None
-    if parts is None:
+    if not isinstance(experiment, PreparedHorizontal) or experiment.user_parts is None:
         return {}
-    spec, setting = experiment.spec, experiment.setting
+    spec, setting, parts = experiment.spec, experiment.setting, experiment.user_parts
     plan = spec.descriptor.users(spec.method)
+    assert plan is not None
     tried = rows["attempt"].column("silos").to_numpy()
-    found = {
+    found: dict[str, Any] = {
         "aggregation": plan.aggregation,
         "weights": plan.weights,
         "silos": parts.clients,
         "users": parts.users,
         "pairs": len(parts.owners),
-        "sensitivity": setting.clip * setting.moved("add_remove")
-        if isinstance(setting, UserSetting)
-        else None,
+        "sensitivity": setting.clip * setting.moved("add_remove") if setting else None,
     }
     if len(tried):
         found |= {

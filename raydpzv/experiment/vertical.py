@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.accounts.privacy_filter import check_first_release, privacy_filter
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
@@ -26,9 +25,10 @@ from raydpzv.experiment.prepare import (
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
-from raydpzv.privacy.statements import AnySetting
+from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
+from raydpzv.sim.privacy_filter import check_first_release, privacy_filter
 from raydpzv.sim.virtual import Timing
 
 Releases = Mapping[Address, float]
@@ -54,7 +54,7 @@ class PreparedVertical:
     secret: int | None = field(default=None, repr=False)
 
     @property
-    def setting(self) -> AnySetting | None:
+    def setting(self) -> ReleasePlan | None:
         """What the claims about privacy are made from; None for a run without noise."""
         return self.privacy.claims
 
@@ -89,7 +89,7 @@ class PreparedVertical:
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
-        return privacy_filter(self.setting, self.spec.budget)
+        return privacy_filter(self.setting, self.spec.budget.epsilon, self.spec.budget.adversary)
 
     def budget(self) -> Budget:
         """Return what ends the run (besides the privacy filter)."""
@@ -149,7 +149,7 @@ def prepare_vertical(
         secret = secrets.randbits(256)
     coins = Key(spec.seed if secret is None else secret)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
-    check_first_release(privacy.claims, spec.budget)
+    check_first_release(privacy.claims, spec.budget.epsilon, spec.budget.adversary)
     unused = (*without_client(parts, train.features), *train.unused)
     numbers = np.arange(train.rows) if train.numbers is None else train.numbers
     return PreparedVertical(

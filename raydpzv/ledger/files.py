@@ -1,4 +1,4 @@
-"""Files of the ledger: atomic writes, and the one line that says what is wrong with a file."""
+"""Errors of the ledger's files, and scratch files of killed writers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def reported(path: Path, kind: type[RaydpzvError] = InputError) -> Iterator[None]:
-    """Turn an OSError into one line that names the path."""
+    """Raise an OSError of the block as one line that names the path."""
     try:
         yield
     except OSError as error:
@@ -26,6 +26,6 @@ def reported(path: Path, kind: type[RaydpzvError] = InputError) -> Iterator[None
         ) from None
 
 
-def damaged(path: Path, what: str, last: int) -> DataError:
+def damaged(path: Path, damage: str, last: int) -> DataError:
     """Return the error of a damaged file; `last` is the newest round that is known to be good."""
-    return DataError(f"{path}: {what}; the last good round is {last}; bring the file back from a copy")
+    return DataError(f"{path}: {damage}; the last good round is {last}; bring the file back from a copy")

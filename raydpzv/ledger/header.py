@@ -1,4 +1,4 @@
-"""What a ledger's updates belong to: the header, its file, and the start of the digest chain."""
+"""The header: the models that a ledger's updates move, its file, and the start of the digest chain."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from raydpzv.errors import InputError, suggest
 from raydpzv.ledger.files import damaged
 
 DIRECTION_SEEDS, STEP_SEEDS = 1, 2
-"""Format numbers, in header.json and in the digest: a seed is one direction's own, or a step's, of which its directions
-follow (`raydpzv.keys.perturbation_seeds`). Segments and snapshots are laid out alike."""
+"""Format numbers, in header.json and in the digest: a seed for each direction, or for each step. The seeds of a step's
+directions follow from it (`raydpzv.keys.perturbation_seeds`). Segments and snapshots have the same layout."""
 LAWS = ("gaussian", "sphere", "rademacher")
 OPTIMIZERS = ("sgd", "signsgd", "adam", "svrg")
 _OPTIMIZER_FIELDS = ("optimizer", "beta2", "v0", "epoch")
@@ -23,7 +23,7 @@ _OPTIMIZER_FIELDS = ("optimizer", "beta2", "v0", "epoch")
 
 @dataclass(frozen=True)
 class Model:
-    """One model that the updates move: d parameters, and what they were before update 1."""
+    """One model that the updates move: d parameters, and their values before update 1."""
 
     parameters: int
     layout: str  # sha256 over the parameters' names and shapes
@@ -36,7 +36,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Header:
-    """All that a rebuild needs to know beside the entries."""
+    """Everything that a rebuild needs besides the entries."""
 
     models: Mapping[str, Model]  # "shared", or "client 0", "client 1", ...
     law: str  # of the directions: gaussian, sphere or rademacher
@@ -89,7 +89,7 @@ class Header:
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How the log is kept; no part of the digest."""
+    """Settings of the log; they are no part of the digest."""
 
     segment: int = 1024  # updates per segment
     fsync: bool = False  # every append survives a power loss, not only the death of the process
@@ -134,7 +134,7 @@ _WRITER = "use the version that wrote it, or begin a new one"
 
 
 def _content(header: Header) -> dict[str, Any]:
-    """Return number and fields; what the number says is no field, nor is what sgd lacks: older ledgers keep digests."""
+    """Return number and fields. Older ledgers lack what the number implies and what sgd has not, and keep digests."""
     fields = asdict(header)
     del fields["step_seeds"]
     if header.optimizer == "sgd":

@@ -5,14 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
-from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice, checked, frozen, link, links
+from raydpzv.ledger.entries import (
+    COLUMNS,
+    Array,
+    LedgerUpdate,
+    NewUpdate,
+    Slice,
+    checked,
+    frozen,
+    link,
+    links,
+)
 from raydpzv.ledger.files import damaged, reported
 from raydpzv.ledger.header import Header, LogSettings, decode, encode
 from raydpzv.ledger.log import Log
@@ -49,7 +59,7 @@ class Ledger:
     def create(
         cls, folder: Path | None, header: Header, *, fsync: bool = False, segment: int = 1024
     ) -> Ledger:
-        """Begin an empty ledger, in memory only without a folder; InputError if the folder holds one already.
+        """Create an empty ledger, in memory only without a folder; InputError if the folder holds one already.
 
         With `fsync` an append survives a power loss too (it costs one fsync); `segment` is the number of updates
         per segment of the log.
@@ -86,9 +96,9 @@ class Ledger:
         return ledger
 
     def begin_writing(self) -> None:
-        """Become the one writer of a ledger that is open for reading, or was closed; drops a torn record.
+        """Become the one writer of a ledger that is open for reading, or was closed; drop a torn record.
 
-        Only the last segment is read anew, and what came after it: the chain tells whether all before is as it was.
+        Only the last segment and later ones are read again: the chain tells whether all before is unchanged.
         Raises as `open` does.
         """
         with self._mutex:
@@ -122,7 +132,7 @@ class Ledger:
 
     @property
     def recalls(self) -> bool:
-        """Whether updates that are trimmed from memory can still be had."""
+        """Whether updates that are trimmed from memory can still be read."""
         return self._log is not None
 
     @property
@@ -132,33 +142,21 @@ class Ledger:
             return 0
         return (self._folder / _HEADER).stat().st_size + self._log.disk_bytes
 
-    def append(
-        self,
-        *,
-        party: int,
-        read: int,
-        lr: float,
-        step: npt.ArrayLike,
-        perturbation: npt.ArrayLike,
-        seed: npt.ArrayLike,
-        scalar: npt.ArrayLike,
-    ) -> int:
+    def append(self, **update: Unpack[NewUpdate]) -> int:
         """Add one update of n entries and return its round; it is written when this returns.
 
-        `party` whose update it is, or SHARED; `read` the version that it was computed from; `step`, `perturbation`,
-        `seed`, `scalar` [n], ascending by (step, perturbation). Values are never rounded: a scalar that is no
-        float32 is an InputError, like every other argument that does not fit.
+        Values are never rounded: a scalar that is no float32 is an InputError, like every other value that does not
+        fit.
         """
-        columns = {"step": step, "perturbation": perturbation, "seed": seed, "scalar": scalar}
         with self._mutex:
             self._require_open()
-            return self.enter(checked(self.version + 1, party, read, lr, columns))
+            return self.enter(checked(self.version + 1, update))
 
     def enter(self, update: LedgerUpdate) -> int:
         """Add one update and return its round, as `append` does, without a look at its values.
 
-        For whoever made them to be right: the next round, columns of the types that `LedgerUpdate` names, n >= 1
-        entries ascending by (step, perturbation), finite scalars. Only the round is checked.
+        The caller guarantees columns of the types that `LedgerUpdate` names, n >= 1 entries ascending by (step,
+        perturbation), and finite scalars. Only the round is checked: it has to be the next one.
         """
         with self._mutex:
             if self._shut is not None:
@@ -199,7 +197,7 @@ class Ledger:
             return self._memory.pairs(version, last)
 
     def trim(self, version: int) -> None:
-        """Forget updates <= version in memory; the log keeps them. Past one half of what is held it is given back."""
+        """Forget updates <= version in memory; the log keeps them. The memory is freed once half of it is unused."""
         with self._mutex:
             self._require_range(version, self.version)
             if self._log is None and version > self._memory.trimmed:
@@ -207,9 +205,9 @@ class Ledger:
             self._memory.trim(version)
 
     def truncate(self, version: int) -> None:
-        """Drop updates > version, and their snapshots. Readers should be closed; killed, the next writer finishes it.
+        """Drop updates > version, and their snapshots. Close readers first. After a kill the next writer finishes it.
 
-        A ledger in memory only cannot go back behind its trimmed version: InputError.
+        Raises InputError for a ledger in memory only whose updates before that version are trimmed.
         """
         with self._mutex:
             self._require_open()
@@ -254,7 +252,7 @@ class Ledger:
             return self._snapshots.load_snapshot(name, min(until, self.version))
 
     def close(self) -> None:
-        """Let another writer in; what is in memory can still be read."""
+        """Release the ledger to another writer; updates in memory can still be read."""
         with self._mutex:
             self._shut = "it is closed; open it again with write=True"
             if self._log is not None:
@@ -340,9 +338,9 @@ class Ledger:
 
 
 def begin_ledger(path: Path | None, header: Header, *, fsync: bool = False) -> Ledger:
-    """Return the ledger of a run: new, or with all that it has, none of which a run that goes on may make otherwise.
+    """Return the ledger of a run: a new one, or the one that a resumed run has to repeat.
 
-    path: where it is kept; None: in memory only. A folder without a header is what a kill left of the beginning.
+    path: its folder; None: in memory only. A folder without a header is left by a kill at the start, and is reused.
     Raises InputError and DataError as `Ledger.open` does.
     """
     if path is None or not (path / "header.json").exists():

@@ -23,14 +23,14 @@ from raydpzv.ledger.reading import read
 from raydpzv.ledger.segment import Segment, head, record, seal, unseal
 
 _CUT = "truncate"
-"""The file that says to which version a truncation that has begun will lead."""
+"""The file that names the version to which an unfinished truncation leads."""
 
 
 class Log:
     """The segments of one folder; `start` is the chain's value before update 1.
 
-    recent(version, until): gives updates version+1 .. until if the ledger has them in memory, so that a full segment
-    need not be read back to be sealed; else None.
+    recent(version, until): returns updates version+1 .. until if the ledger has them in memory, else None. A full
+    segment then need not be read back to be sealed.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Log:
             ) from None
 
     def create(self) -> None:
-        """Begin with an empty segment, in place of what a creation that was killed has left."""
+        """Start with an empty segment; delete those that a killed creation left."""
         for path in self._paths():
             path.unlink()
         self._begin(0, self._start)
 
     def segments(self, version: int = 0, chain: bytes | None = None) -> Iterator[Segment]:
-        """Yield the segments from the one with update version+1 on, each checked, and all of it up to the end.
+        """Yield the segments from the one with update version+1 on, each checked.
 
-        chain: its value before that segment, which has to be in it; None takes the segment's own word for it.
+        chain: the value that the first of them has to start with; None trusts the segment's own value.
         """
         limit, number = self._limit(), version // self._settings.segment
         chain = self._start if number == 0 else chain
@@ -92,13 +92,13 @@ class Log:
             number, chain = number + 1, segment.chains[-1]
 
     def repair(self) -> None:
-        """Finish what a killed writer had begun, short of its torn record."""
+        """Finish the truncation of a killed writer, and delete its scratch files."""
         sweep(self._folder)
         if (limit := self._limit()) is not None:
             self._cut(limit)
 
     def stand(self, segment: Segment) -> None:
-        """Go on behind the last segment; a torn record is cut off."""
+        """Continue after the last segment; cut off a torn record."""
         number = segment.first // self._settings.segment
         if segment.torn:
             os.truncate(self._path(number), segment.whole)

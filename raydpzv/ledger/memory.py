@@ -16,11 +16,11 @@ from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, LedgerUpdate, Slice
 
 _LEAST = 64
 _GROWS_BY = 512
-"""Updates that wait, at most, before they are written into the columns: all at once, not column by column for each."""
+"""Most updates that wait before they are written into the columns together."""
 
 
 class WorkingSet:
-    """Updates trimmed+1 .. version in memory. Arrays that were handed out are never written to again."""
+    """Updates trimmed+1 .. version in memory. Arrays that were returned are never overwritten."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -44,14 +44,14 @@ class WorkingSet:
         return self._offsets.nbytes + sum(column.nbytes for column in self._columns)
 
     def add(self, update: LedgerUpdate) -> None:
-        """Take one update in; it counts from the last line on."""
+        """Add one update; it counts from the last line on."""
         if len(self._waiting) >= _GROWS_BY:
             self._write()
         self._waiting.append(update)
         self.version += 1
 
     def extend(self, entries: Slice, bounds: Array) -> None:
-        """Take a slice in; `bounds` are the places of its updates, from 0, int64 [updates + 1]."""
+        """Add a slice; `bounds` are the offsets of its updates, from 0, int64 [updates + 1]."""
         self._write()
         self._append([getattr(entries, name) for name in COLUMNS], bounds)
         self.version = self._written
@@ -68,15 +68,15 @@ class WorkingSet:
         return int(self._offsets[until] - self._offsets[version])
 
     def trim(self, version: int) -> None:
-        """Forget updates <= version; the memory comes back when more than half of what is held is forgotten."""
+        """Forget updates <= version; free their memory once they take more than half of it."""
         self._write()
         self.trimmed = max(self.trimmed, version)
-        held, dead = self.entries - self._base, int(self._offsets[self.trimmed]) - self._base
-        if 2 * dead > held:
-            self._move(held - dead + (held - dead) // 4)
+        total, dead = self.entries - self._base, int(self._offsets[self.trimmed]) - self._base
+        if 2 * dead > total:
+            self._move(total - dead + (total - dead) // 4)
 
     def truncate(self, version: int) -> None:
-        """Forget updates > version; the columns move, since slices of the old ones may be in use."""
+        """Forget updates > version; copy the columns, since slices of the old ones may be in use."""
         self._write()
         self.trimmed = min(self.trimmed, version)
         self._base = min(self._base, int(self._offsets[version]))
@@ -84,7 +84,7 @@ class WorkingSet:
         self._move(self.entries - self._base)
 
     def _write(self) -> None:
-        """Write what waits into the columns, but for updates that an interruption let in twice or not whole."""
+        """Write waiting updates into the columns, but for those that an interruption added twice or only in part."""
         if not self._waiting:
             return
         if updates := [u for u in self._waiting if self._written < u.round <= self.version]:
@@ -104,7 +104,7 @@ class WorkingSet:
         self._written = after
 
     def _room(self, entries: int, updates: int) -> int:
-        """Make room for so many more and return where they begin."""
+        """Make room for more entries and updates; return the offset of the first."""
         if self._written + updates >= len(self._offsets):
             offsets = np.zeros(_doubled(self._written + updates + 1), np.int64)
             offsets[: self._written + 1] = self._offsets[: self._written + 1]
@@ -115,7 +115,7 @@ class WorkingSet:
         return last - self._base
 
     def _move(self, capacity: int) -> None:
-        """Copy what is not trimmed to new columns."""
+        """Copy untrimmed entries to new columns."""
         old, first, last = self._columns, int(self._offsets[self.trimmed]), int(self._offsets[self._written])
         a, b = first - self._base, last - self._base
         self._allocate(max(capacity, _LEAST))
@@ -129,12 +129,12 @@ class WorkingSet:
 
 
 def _doubled(least: int) -> int:
-    """Return room for so many that hangs on their number alone, not on how many came at a time."""
+    """Return a capacity that depends on the number of entries alone, not on the batches they came in."""
     return max(_LEAST, 1 << (least - 1).bit_length())
 
 
 def _column(values: Sequence[Any], name: str, counts: Array) -> Array:
-    """Return one column of several updates with so many entries each, of what each update has for it."""
+    """Return one column of several updates, given each update's value and its number of entries."""
     if name in CONSTANT:
         return np.repeat(np.array(values, COLUMNS[name]), counts)
     return np.frombuffer(b"".join(values), COLUMNS[name])

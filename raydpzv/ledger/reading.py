@@ -1,4 +1,4 @@
-"""Reading segments: every byte is checked, and what is wrong is named with the last good round."""
+"""Read segments: check every byte, and name damage with the last good round."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from raydpzv.ledger.files import damaged
 from raydpzv.ledger.segment import BLANK, CLOSE, OPEN, SEALED, U8, Segment
 
 FAULTS = (pa.ArrowException, OSError, EOFError, ValueError, KeyError)
-"""What Arrow and its parsers raise for bytes that are no Arrow stream."""
+"""Exceptions that Arrow and its parsers raise for bytes that are no Arrow stream."""
 
 
 def read(path: Path, number: int, first: int, start: bytes | None) -> Segment:
-    """Read and check a segment of which the number and the version before it are known.
+    """Read and check a segment, given its number and the version before it.
 
-    `start` is the chain's value there; None takes the segment's own word for it. DataError names the file and
-    the last good round for anything but a torn record at the end.
+    `start` is the chain's value there; None trusts the segment's own value. DataError names the file and the last good
+    round for any damage but a torn record at the end.
     """
     try:
         data = path.read_bytes()
@@ -44,7 +44,7 @@ def read(path: Path, number: int, first: int, start: bytes | None) -> Segment:
 
 
 def _begin(data: bytes) -> tuple[dict[str, str], int, Any]:
-    """Return the metadata, the size of the schema message and which of the two forms follows."""
+    """Return the metadata, the size of the schema message, and whether the segment is open or sealed."""
     if data[:4] != b"\xff\xff\xff\xff":
         raise ValueError("no Arrow stream")
     message = pa.ipc.read_message(pa.py_buffer(data))
@@ -98,10 +98,10 @@ def _read_open(path: Path, data: bytes, size: int, first: int, chain: bytes) -> 
 
 @dataclass
 class _Series:
-    """Records of one open segment that follow each other and begin alike: so many entries, in the same places."""
+    """Consecutive records of one open segment with the same head: equally many entries, at the same offsets."""
 
     place: int
-    head: bytes  # what stands before a record's columns
+    head: bytes  # the bytes before a record's columns
     size: int  # bytes of each record, its head included
     count: int = 0
 
@@ -120,7 +120,7 @@ class _Series:
 
 
 def _series(data: bytes, place: int) -> _Series | None:
-    """Return what begins with the record at `place`; None if no whole record is there."""
+    """Return the series that starts with the record at `place`; None if there is no whole record."""
     if data[place : place + 4] != b"\xff\xff\xff\xff":
         return None
     try:
@@ -132,7 +132,7 @@ def _series(data: bytes, place: int) -> _Series | None:
 
 
 def _closed(data: bytes, place: int) -> bool:
-    """Tell whether a record's end lies at or after `place`: what stands there is then damaged, not torn."""
+    """Tell whether a record's end lies at or after `place`: the record there is then damaged, not torn."""
     words = np.frombuffer(data, U8, (len(data) - place) // 8, place)
     return bool((words >> np.uint64(32) == CLOSE).any())
 
@@ -157,7 +157,7 @@ def _chained(
 
 
 def _constant(columns: dict[str, Array], places: Array) -> int:
-    """Return how many updates, from the first on, have one value in each column that has one per update."""
+    """Return the number of leading updates that have a single value in each per-update column."""
     counts, wrong = np.diff(places), np.zeros(len(columns["round"]), bool)
     for name in (*CONSTANT, "chain"):
         wrong |= columns[name] != np.repeat(columns[name][places[:-1]], counts)

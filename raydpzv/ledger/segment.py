@@ -96,16 +96,16 @@ def record(update: LedgerUpdate, chain: bytes, crc: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _begun(n: int, crc: int) -> tuple[bytes, int, Callable[..., bytes]]:
-    """Return `_frame` with, between its two parts, the CRC up to there."""
+    """Return `_frame` with the CRC of its first part."""
     begin, pack = _frame(n)
     return begin, zlib.crc32(begin, crc), pack
 
 
 @lru_cache(maxsize=64)
 def _frame(n: int) -> tuple[bytes, Callable[..., bytes]]:
-    """Return how the record batch message of n entries begins, and what packs its columns, each as bytes.
+    """Return the first bytes of the record batch message of n entries, and a function that packs its columns.
 
-    The message ends with the last entry's `check`, which is left out; 0 stands between columns and in all other checks.
+    The message ends with the last entry's `check`, which is left out. Gaps between columns and all other checks are 0.
     """
     batch = pa.record_batch([pa.array(np.zeros(n, f.type.to_pandas_dtype())) for f in OPEN], schema=OPEN)
     data = batch.serialize()

@@ -30,10 +30,10 @@ class Snapshots:
 
     def __init__(self, folder: Path | None, start: bytes, fsync: bool) -> None:
         self._folder, self._start, self._fsync = folder, start, fsync
-        self._held: dict[tuple[str, int], bytes] = {}
+        self._in_memory: dict[tuple[str, int], bytes] = {}
 
     def save_snapshot(self, name: str, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Keep arrays, atomically; one of the same name and version is replaced."""
+        """Write arrays atomically; replace those of the same name and version."""
         if not _NAME.fullmatch(name):
             raise InputError(
                 f"snapshot {name!r}: wanted a name of letters, digits, blanks, '_', '.', '-', such as 'client 3'"
@@ -41,7 +41,7 @@ class Snapshots:
         data = _packed(arrays)
         data += self._sum(name, version, data)
         if self._folder is None:
-            self._held[name, version] = data
+            self._in_memory[name, version] = data
             return
         path = self._path(name, version)
         with reported(path, RunError):
@@ -49,16 +49,16 @@ class Snapshots:
             write_atomically(path, data, self._fsync)
 
     def load_snapshot(self, name: str, until: int) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
-        """Return the newest with version <= until, or None; DataError that names the file if it is damaged."""
+        """Return the newest snapshot with version <= until, or None; DataError names a damaged file."""
         versions = [version for version in self._versions(name) if version <= until]
         return (max(versions), self._load(name, max(versions))) if versions else None
 
     def forget(self, name: str, before: int) -> None:
-        """Delete those of a name with a version < before."""
+        """Delete the snapshots of a name with a version < before."""
         for version in self._versions(name):
             if version < before:
                 if self._folder is None:
-                    del self._held[name, version]
+                    del self._in_memory[name, version]
                 else:
                     self._path(name, version).unlink()
         folder = self._path(name, 0).parent
@@ -66,9 +66,9 @@ class Snapshots:
             folder.rmdir()
 
     def drop(self, after: int) -> None:
-        """Delete those of versions > after, and what killed writers have left."""
-        for key in [key for key in self._held if key[1] > after]:
-            del self._held[key]
+        """Delete snapshots of versions > after, and scratch files of killed writers."""
+        for key in [key for key in self._in_memory if key[1] > after]:
+            del self._in_memory[key]
         for name in self._names():
             sweep(self._path(name, 0).parent)
             for version in self._versions(name):
@@ -84,7 +84,7 @@ class Snapshots:
     def _load(self, name: str, version: int) -> dict[str, npt.NDArray[Any]]:
         path = self._path(name, version)
         with reported(path, DataError):
-            data = self._held[name, version] if self._folder is None else path.read_bytes()
+            data = self._in_memory[name, version] if self._folder is None else path.read_bytes()
         if data[-_HEX:] != self._sum(name, version, data[:-_HEX]):
             raise DataError(
                 f"{path}: is damaged, or a snapshot of another ledger, name or version: its sha256 does not fit; "
@@ -104,7 +104,7 @@ class Snapshots:
 
     def _versions(self, name: str) -> list[int]:
         if self._folder is None:
-            return [version for held, version in self._held if held == name]
+            return [version for each, version in self._in_memory if each == name]
         paths = sorted(self._path(name, 0).parent.glob("[!.]*"))
         if wrong := [path for path in paths if not (path.suffix == ".npz" and path.stem.isdigit())]:
             raise DataError(f"{wrong[0]}: is no snapshot (wanted VERSION.npz); move it elsewhere")

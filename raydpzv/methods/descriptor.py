@@ -107,10 +107,10 @@ class NoisePlan:
     later releases depend on; head: how the server trains w_0 ("sgd", "zo" or "frozen"), for the wording. queries: rows
     may be asked for again. even_shares: every client makes equally many uploads. calibration: "counted" or "sampled"
     (rows). traffic: bytes of an upload and of its answer for a batch of B rows of width E, where an upload is more than
-    the embeddings or an answer less than a row per record. sound_heads: ways to train w_0 under which all that persists
-    at the server is a function of releases; methods without privacy.mode = "sound" have none. clip_over: what its clip
-    bounds. gathered: uploads of one client that go into one of its releases, Q. memoized: rows of clients that never
-    learn, each noised once and repeated, with privacy.mode = "sound" against the server and in no other mode.
+    the embeddings or an answer less than a row per record. proved_heads: ways to train w_0 under which all that
+    persists at the server is a function of releases; methods without privacy.mode = "proved" have none. clip_over: what
+    its clip bounds. gathered: uploads of one client that go into one of its releases, Q. memoized: rows of clients that
+    never learn, each noised once and repeated, with privacy.mode = "proved" against the server and in no other mode.
     head_alone: clients never learn, and what is released is the head's gradient.
     """
 
@@ -122,7 +122,7 @@ class NoisePlan:
     even_shares: bool = False
     calibration: str = "counted"
     traffic: Callable[[int, int], tuple[int, int]] | None = None
-    sound_heads: tuple[str, ...] = ()
+    proved_heads: tuple[str, ...] = ()
     clip_over: ClipOver | None = None
     gathered: int = 1
     memoized: bool = False
@@ -135,7 +135,7 @@ class NoiseParts:
 
     on: what the plan says is noised; "" where the scenario adds no noise. clip: two-sided threshold (mean) or norm of a
     row; sigma: standard deviation; recorded: releases to give out again in place of new ones; continues: what the
-    record lacks is drawn anew. integers: of privacy.mode = "sound", in place of clip and sigma; gradient: of the head
+    record lacks is drawn anew. integers: of privacy.mode = "proved", in place of clip and sigma; gradient: of the head
     that is trained with noise of its own.
     """
 
@@ -244,7 +244,8 @@ class VerticalMethod(Generic[C]):
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
-    unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None.
+    unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None. users: None,
+    since no vertical method knows users.
     """
 
     config: type[C]
@@ -257,6 +258,7 @@ class VerticalMethod(Generic[C]):
     fits: Callable[[C, torch.nn.Module], None] = _none
     unreplayable: Callable[[C], str | None] = _none
     unrecorded: Callable[[C], str | None] = _none
+    users: Callable[[C], None] = _none
     engines: tuple[Engine, ...] = ENGINES
     control: bool = False
 

@@ -45,7 +45,7 @@ class ModelAverage:
         """Return how many of these updates, ascending, come before the tail."""
         return len(updates) if self._begin is None else bisect_right(updates, self._begin)
 
-    def take(self, x_d: npt.NDArray[np.float32]) -> None:
+    def add(self, x_d: npt.NDArray[np.float32]) -> None:
         """Add an iterate of the tail, float32 [d]."""
         iterate_d = x_d.astype(np.float64)
         self._sum_d = self._sum_d + iterate_d if self._count else iterate_d

@@ -77,7 +77,7 @@ class Replica:
         for update in mine.each() if tail else (mine,):
             self.apply_steps(list(self._steps(update)))
             if tail and tail.covers(update.last):
-                tail.take(as_array(self.x))
+                tail.add(as_array(self.x))
         self.version = updates.last
 
     def _steps(self, updates: Slice) -> Iterator[Step]:

@@ -222,7 +222,7 @@ class OwnModels(ClientGroup, Protocol):
         """Return what a checkpoint keeps of the clients that took part, of methods whose models nobody can rebuild."""
         ...
 
-    def take_over(self, kept: ClientModels) -> None:
+    def restore_models(self, kept: ClientModels) -> None:
         """Make clients that have done nothing yet what they were when `models` returned this."""
         ...
 

@@ -1,7 +1,7 @@
 """From a target (ε, δ) to the noise, by the DPZV papers' argument; and how often a plan uses one record.
 
 The papers' calibration is σ = 2C√T / (Dμ) (DPZV journal Theorem VI.5, preprint Theorem 6.1). Its ε is a claim
-of the paper, not a guarantee: `raydpzv.privacy.mean_claims` says against whom it holds.
+of the paper, not a guarantee: `raydpzv.privacy.mean` says against whom it holds.
 T releases of the whole run (updates x perturbations, all clients), D rows, C clip, B batch.
 σ is the standard deviation of the noise on the released batch mean; σ and C belong to the same form of the
 slope, and ε does not depend on which: Δ_λ(C, σ) = 2 Δ_2λ(C/2, σ/2).

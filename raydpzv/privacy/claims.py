@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 UNCHARGED = (
     "hyper-parameter search",
@@ -51,18 +49,3 @@ def figure(value: float) -> str:
     if math.isinf(value):
         return "∞"
     return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"
-
-
-def large_delta(facts: Mapping[str, Any]) -> str:
-    """Return what is wrong with a δ that permits revealing whole records, or users; "" for one that does not.
-
-    facts: the fields of a `raydpzv.privacy` setting.
-    """
-    of_users = "users" in facts
-    letter, unit, count = ("U", "users", facts["users"]) if of_users else ("D", "records", facts["rows"])
-    if facts["delta"] * count <= 1:
-        return ""
-    return (
-        f"δ={facts['delta']:g} is above 1/{letter} ({letter}·δ = {facts['delta'] * count:.3g}): such a δ permits "
-        f"revealing whole {unit}"
-    )

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.privacy.gdp import epsilon_of, guess_of
-from raydpzv.privacy.mean_accountant import discretisation, poisson_epsilon, poisson_guess
+from raydpzv.privacy.pld import discretisation, poisson_epsilon, poisson_guess
 
 _POINTS = 60_000  # of one step's loss distribution, each of which takes dp-accounting some 10 µs
 _WIDEST = 1 << 26  # points of the composed one

@@ -1,6 +1,6 @@
 """Released integers: a record's slopes as one clipped vector on a grid, the exact sum, and where its noise comes from.
 
-One release of privacy.mode = "sound" is R = Σ_i k_i + rint(N(0, s²)) on each of P coordinates; Δ = R V / (G B) is what
+One release of privacy.mode = "proved" is R = Σ_i k_i + rint(N(0, s²)) on each of P coordinates; Δ = R V / (G B) is what
 the client descends by. k_i is record i's vector of slopes, of Euclidean norm at most G in whole numbers whatever was
 rounded, so that replacing a record moves the sum by at most 2G and setting its term to zero by at most G.
 """

@@ -23,8 +23,7 @@ import numpy as np
 
 from raydpzv.errors import DataError
 from raydpzv.records.checkpoint_codec import packed, unpacked
-from raydpzv.records.row_codec import Packed, unpacked_rows
-from raydpzv.records.store import Extent, Rows
+from raydpzv.records.store import Extent, Packed, Rows, unpacked_rows
 from raydpzv.records.write_ahead_log import LogExtent, read_log
 
 CHECKPOINT = "checkpoint.state"

@@ -19,10 +19,9 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.files import write_npz
+from raydpzv.files import is_written, write_npz
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, Found, before, read_checkpoint
 from raydpzv.records.environment import DATA_DIGEST
-from raydpzv.records.folder_lock import is_written
 from raydpzv.records.store import Extent, Rows, read_all, read_rows
 from raydpzv.records.summary_fields import check_format, faults
 from raydpzv.records.write_ahead_log import TAIL, last_round_in_logs

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import InputError, RunError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import LOCK, as_json, write_atomically
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import (
     CHECKPOINT,
@@ -27,12 +27,10 @@ from raydpzv.records.checkpoint import (
     settle,
     write_checkpoint,
 )
-from raydpzv.records.folder_lock import LOCK
-from raydpzv.records.folder_rows import FolderRows
 from raydpzv.records.run_folder import ENVIRONMENT, MODELS, SCENARIO, SUMMARY, RunFolder
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets
 from raydpzv.records.store import Extent, Rows, check_extents, cut_parts, read_all
-from raydpzv.records.write_ahead_log import TAIL, WriteAheadLog
+from raydpzv.records.write_ahead_log import TAIL, FolderRows, WriteAheadLog
 
 NEXT, OLD = "rows.next", "rows.old"
 """A run that is computed again writes its rows to the first until it has ended. The second holds the rows that they

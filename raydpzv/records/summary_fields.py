@@ -139,3 +139,16 @@ def _is_presence(value: Any) -> bool:
 
 def _holds_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+_SHOWN = {
+    "one class' share": "single-class accuracy",
+    "no client wakes any more: the arrivals have ended": "the arrival trace is exhausted",
+}
+
+
+def shown(recorded: str) -> str:
+    """Return a sentence with the words on record in it replaced by those that are shown."""
+    for word, better in _SHOWN.items():
+        recorded = recorded.replace(word, better)
+    return recorded

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from raydpzv.records.status_labels import shown
+from raydpzv.records.summary_fields import shown
 from raydpzv.report import text
 from raydpzv.report.comparison_lines import CALIBRATED, FAILURES, NOT_RUN, calibrated, lines, named
 from raydpzv.report.comparison_privacy import privacy_block, privacy_line

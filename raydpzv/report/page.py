@@ -21,7 +21,7 @@ from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
 from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
-from raydpzv.records.publication import publication
+from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.report import client_plots, plots, privacy, run_plots, run_summary, run_tables
@@ -75,7 +75,7 @@ def write_report(
 ) -> Path:
     """Write `plots/*.png` and `report.html` into `out` (one run: its own folder by default); return the page.
 
-    Of a private run it shows what may leave (`raydpzv.records.publication`); with `operator`, everything.
+    Of a private run it shows what may leave (`raydpzv.records.publish`); with `operator`, everything.
     targets: test accuracies, shares of 1, for which several runs are compared by what it took to reach them. moved: see
     `RunFolder.open`; a report reads no data, so it may be left out. Raises DataError if a folder is not a run's,
     InputError if several runs are given without `out`.

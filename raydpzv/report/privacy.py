@@ -1,6 +1,6 @@
 """The privacy claims of a run as one table: what all rows share once above it, each note once below it.
 
-A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.mean_claims.Claim`.
+A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.claims.Claim`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.privacy import claim_words
-from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import text
 from raydpzv.report.table import HeadTable
 
@@ -154,88 +153,6 @@ def verdict_line(said: str) -> Text:
     line = Text(said)
     line.highlight_words(["NOT PRIVATE"], "bold white on red")
     return line
-
-
-def calibration(facts: Mapping[str, Any]) -> str:
-    """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy` setting."""
-    if "on" in facts:
-        return _row_calibration(facts)
-    if "users" in facts:
-        return _user_calibration(facts)
-    if "width" in facts:
-        return _memoized_calibration(facts)
-    if "noise_multiplier" in facts:
-        return _sound_calibration(facts)
-    sigma, target, delta = text.number(facts["sigma"]), facts["target"], facts["delta"]
-    if target is None:
-        return f"σ = {sigma} on the released mean is given by the scenario; it follows from no ε."
-    clip, releases, rows = text.number(facts["clip"]), f"{facts['releases']:,}", f"{facts['rows']:,}"
-    mu = text.number(mu_of(target, delta))
-    return (
-        f"Calibration: σ = 2C√T/(Dμ) = 2·{clip}·√{releases} / ({rows}·{mu}) = {sigma} on the released mean "
-        f"(DPZV journal Theorem VI.5), from the target ε = {text.number(target)} at δ = {text.number(delta)} "
-        f"(replace one record, as the paper claims it). Clip C = {clip}; T = {releases} planned "
-        f"{'release' if releases == '1' else 'releases'}; D = {rows} training rows; μ = {mu} is the Gaussian DP "
-        "that gives this ε and δ (closed form)."
-    )
-
-
-def _row_calibration(facts: Mapping[str, Any]) -> str:
-    """The same for a `raydpzv.privacy.row_setting.RowSetting`."""
-    sigma, target, what = text.number(facts["sigma"]), facts["target"], facts["on"]
-    if target is None:
-        return f"σ = {sigma} on each coordinate of every {what} row is given by the scenario; it follows from no ε."
-    mu = text.number(mu_of(target, facts["delta"]))
-    form = {
-        "counted": "2S√n/μ, n releases of one record's rows if every client makes its expected share of the updates",
-        "sampled": "2S (B/D) √K/μ, K releases of batches, the argument of DPZV journal Theorem VI.5",
-    }[facts["calibration"]]
-    return (
-        f"Calibration: σ = {form}: {sigma} on each coordinate of every {what} row, from the target "
-        f"ε = {text.number(target)} at δ = {text.number(facts['delta'])}. S = {text.number(facts['clip'])}; "
-        f"μ = {mu} is the Gaussian DP that gives this ε and δ (closed form). The DPZV papers do not state how they "
-        "calibrated their baselines' noise."
-    )
-
-
-def _sound_calibration(facts: Mapping[str, Any]) -> str:
-    """The same for a `raydpzv.privacy.sound_setting.SoundSetting`."""
-    z, updates = text.number(facts["noise_multiplier"]), f"{facts['updates']:,}"
-    noise = f"noise of z = {z} (over one record's term), and {updates} updates"
-    if facts["target"] is None:
-        return f"{noise[0].upper()}{noise[1:]}, are given by the scenario; ε follows from them."
-    target, delta = text.number(facts["target"]), text.number(facts["delta"])
-    return (
-        f"Calibration: {noise}, for ε = {target} at δ = {delta}: μ² = n (c/z)² with n the most releases that one "
-        "record takes part in by the plan, c = 2 (replace, labels) or 1 (add/remove), and μ the Gaussian DP that gives "
-        "this ε and δ (closed form); against an outsider who knows no batches, by Poisson sampling (PLD)."
-    )
-
-
-def _user_calibration(facts: Mapping[str, Any]) -> str:
-    """The same for a `raydpzv.privacy.user_setting.UserSetting`."""
-    sigma = f"σ = {text.number(facts['multiplier'])}"
-    if facts["target"] is None:
-        return f"{sigma}, the noise in units of C, is given by the scenario; ε follows from it."
-    noun = "releases" if facts["asynchronous"] else "rounds"
-    return (
-        f"Calibration: {sigma}, the noise in units of C, for ε = {text.number(facts['target'])} at δ = "
-        f"{text.number(facts['delta'])} (add or remove one user, adversary {facts['against']}) over "
-        f"{facts['releases']:,} {noun}: by μ, the Gaussian DP that gives this ε and δ, in closed form; by PLD where "
-        "coins hide users or records."
-    )
-
-
-def _memoized_calibration(facts: Mapping[str, Any]) -> str:
-    """The same for a `raydpzv.privacy.memoized_setting.MemoizedSetting`."""
-    noise = f"σ = zS with z = {text.number(facts['noise_multiplier'])} and S = {text.number(facts['clip'])}"
-    if facts["target"] is None:
-        return f"{noise}, on each coordinate of every embedding, once, is given by the scenario; ε follows from it."
-    return (
-        f"Calibration: {noise}, on each coordinate of every embedding, once: z = 2/μ, for ε = "
-        f"{text.number(facts['target'])} at δ = {text.number(facts['delta'])} (replace one record's features at one "
-        "client), and μ the Gaussian DP that gives this ε and δ (closed form)."
-    )
 
 
 def _shared(claim: claim_words.Claim) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.privacy import claim_words
-from raydpzv.records import metrics, staleness, traffic
-from raydpzv.records.downtime import leg_begins
+from raydpzv.records import lateness, metrics, traffic
+from raydpzv.records.lateness import leg_begins
 from raydpzv.report import plots, text
 from raydpzv.report.plots import Curve, ReportFigure, chart
 from raydpzv.report.run_tables import RunView
@@ -216,7 +216,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
         _EpsilonSeries(i, r, kind, s.round, values)
         for i, r, s in series
         for kind, values in (("client", s.client), ("paper", s.paper))
-        if len(s.round) and not (kind == "paper" and _is_sound(r))
+        if len(s.round) and not (kind == "paper" and _is_proved(r))
     ]
     if not curves:
         return None
@@ -229,8 +229,8 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     return ReportFigure("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
 
 
-def _is_sound(run: RunView) -> bool:
-    """Whether its claims are those of privacy.mode = "sound", none of which is a paper's."""
+def _is_proved(run: RunView) -> bool:
+    """Whether its claims are those of privacy.mode = "proved", none of which is a paper's."""
     return any(claim["adversary"] == "all_clients" for claim in run.summary.get("epsilon") or [])
 
 
@@ -398,7 +398,7 @@ def _rolling(index: int, label: str, amounts: NDArray[Any]) -> Curve:
 
 def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates a client had missed when it began its work: mean and 90th percentile over time."""
-    found = [(i, r, staleness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, lateness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, c) for i, r, c in found if len(c.round) and c.high.max() > 1]
     if not drawn:
         return None
@@ -418,7 +418,7 @@ def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates were made while an upload was computed, of runs in which there are any."""
-    found = [(i, r, staleness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, lateness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, counts) for i, r, counts in found if len(counts) > 1]
     if not drawn:
         return None

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.privacy.claim_words import stated, withheld
-from raydpzv.records.status_labels import shown
-from raydpzv.records.summary_fields import NEWEST
+from raydpzv.records.summary_fields import NEWEST, shown
 from raydpzv.registry import METHODS
 from raydpzv.report import text
 

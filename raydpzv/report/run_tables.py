@@ -11,8 +11,8 @@ import numpy as np
 
 from raydpzv.privacy.claim_words import stated
 from raydpzv.records import traffic
-from raydpzv.records.protocol_costs import Phase, phases
 from raydpzv.records.store import Rows
+from raydpzv.records.traffic import Phase, phases
 from raydpzv.report import text
 from raydpzv.report.run_summary import is_horizontal
 from raydpzv.report.table import Column, Grid, grid

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.compare.run_comparison import check_own
-from raydpzv.config.scenario import AnyScenario, HorizontalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
 from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import write_atomically
@@ -158,14 +158,12 @@ def _check_going_on(spec: AnyScenario) -> None:
         raise SpecError(
             f"--scheduler pbt: goes on from checkpoints, and these runs have none, since {why}; use asha"
         )
-    if isinstance(spec, HorizontalScenario):
-        return
-    if spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
+    if spec.privacy and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
         raise SpecError(
             'privacy.noise: with "seeded" a trial of --scheduler pbt and the one that it goes on from would draw the '
             'same noise for two sums, whose difference lacks it; use "system"'
         )
-    if spec.method.coins == "system":
+    if getattr(spec.method, "coins", "") == "system":
         raise SpecError(
             'method.coins: with "system" every trial of --scheduler pbt has batches of its own, so that what one '
             "releases of a record is not what another one does, and no ε of the search follows; leave it out"

@@ -24,7 +24,6 @@ from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.claims import Claim
-from raydpzv.privacy.statements import claims, meant_claim
 from raydpzv.search.space import Dimension, in_order
 from raydpzv.search.suggest import Outcome, suggested
 from raydpzv.settings.bounds import Positive
@@ -312,13 +311,13 @@ def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
 def planned_claims(spec: AnyScenario) -> tuple[Claim, ...]:
     """Return what a whole run of a scenario will claim, as planned; () where no noise is added."""
     setting = planned_privacy(spec)
-    return claims(setting) if setting else ()
+    return setting.claims() if setting else ()
 
 
 def planned_claim(spec: AnyScenario) -> Claim | None:
     """Return the claim against whom a scenario's noise is meant, None where none is added."""
     setting = planned_privacy(spec)
-    return meant_claim(setting) if setting else None
+    return setting.primary_claim() if setting else None
 
 
 def _refusal(claim: Claim | None, epsilon: float) -> str:

@@ -25,9 +25,8 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.finalize import fresh_noise
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, is_written, write_atomically
 from raydpzv.methods.schedule import changes_of, schedule_of
-from raydpzv.records.folder_lock import is_written
 from raydpzv.records.fork import fork
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter

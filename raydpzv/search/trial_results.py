@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +28,9 @@ from raydpzv.errors import InputError
 from raydpzv.experiment.diagnostics import LATE
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.report import text
 from raydpzv.report.run_tables import rates_asked
+from raydpzv.report.table import Column
 from raydpzv.search import promotion
 from raydpzv.search.composition import Composed, SearchClaims, compose, sentences
 from raydpzv.search.population import as_trained, facts_of, legs, turns
@@ -86,6 +89,14 @@ class SearchResults:
         """The trial that stands for the best settings."""
         return self.choice.trials[0] if self.choice else None
 
+    def ranked(self, plan: SearchPlan) -> list[Row]:
+        """Return the rows, the best first: those at their end, by the metric."""
+        sign, metric = (-1 if plan.higher else 1), plan.metric
+        return sorted(
+            self.rows,
+            key=lambda r: (r["status"] != DONE, math.isnan(r[metric]), sign * r[metric], r["trial"]),
+        )
+
     def outcomes(self, plan: SearchPlan) -> list[Outcome]:
         """Return what a search that learns goes by: each trial's settings, and its metric if it came to its end."""
         return [
@@ -100,6 +111,45 @@ class SearchResults:
         """Return the rows as an Arrow table; a setting whose values are of several kinds as text."""
         columns = {name: [row[name] for row in self.rows] for name in self.rows[0]}
         return pa.table({name: _column(values) for name, values in columns.items()})
+
+
+def trial_columns(plan: SearchPlan, rows: Sequence[Row]) -> list[Column[Row]]:
+    """Return the columns of a table of trials; those of the pace where one was asked of any."""
+    settings = list(plan.trials[0].values)
+    trained = [*(f"{name}_at" for name in settings), "donors"] if plan.population else []
+    found: list[Column[Row]] = [Column(name, itemgetter(name)) for name in ("trial", *settings)]
+    found += [Column(name, itemgetter(name), schedule_text) for name in trained]
+    found += [
+        _figures(plan.metric, plan.metric, "{:.4g}"),
+        Column("proved ε", _proved),
+        _figures("updates", "updates", "{:,.0f}"),
+    ]
+    if any(not math.isnan(row["rate_asked"]) for row in rows):
+        found.append(_figures("late", "late", "{:.0%}"))
+        found += [
+            Column("uploads/s", itemgetter("throughput"), text.short),
+            Column("asked", itemgetter("rate_asked"), text.short),
+        ]
+    return [
+        *found,
+        Column("became", itemgetter("status"), align="left"),
+        Column("why", itemgetter("reason"), align="left"),
+    ]
+
+
+def _figures(title: str, name: str, form: str) -> Column[Row]:
+    return Column(title, itemgetter(name), lambda value: "" if math.isnan(value) else form.format(value))
+
+
+def _proved(row: Row) -> str:
+    return "" if math.isnan(row["epsilon"]) else f"{text.number(row['epsilon'])} ({row['adversary']})"
+
+
+def schedule_text(value: Any) -> str:
+    """Return changes of a setting, [[first update, value], ...], as lines; anything else as it is."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return "\n".join(f"{then} from {update}" for update, then in value)
 
 
 def search_results(

@@ -132,7 +132,7 @@ class PrivateSilo(AgreeingSilo):
         self._masks, self._blinded = masks, blinded
         given = yield ShiftedWeights(blinded.shifted(inverses.values, self._weighting.share(self._silo)))
         (weights,) = all_of(EncryptedWeights, [given])
-        blinded.keep(weights)
+        blinded.store(weights)
         yield Acknowledged()
 
     def _sealed(self, seed: bytes, masks: Masks) -> Residues:
@@ -175,7 +175,7 @@ class _Blinded(Secret):
             found.append(key.joined(weight, key.bare(self._shifts[u]), key.zero()))
         return as_bytes(found, key.ciphertext_width)
 
-    def keep(self, sent: EncryptedWeights) -> None:
+    def store(self, sent: EncryptedWeights) -> None:
         """Take the weights that count in every round."""
         key, own = self.key, zip(as_integers(sent.values[self._users]), self._own_shifts(), strict=True)
         self._weights = Bases.of([key.joined(weight, key.bare(-shift)) for weight, shift in own], key.square)

@@ -147,7 +147,7 @@ class SplitSection(Section):
         return tuple(self.parties.values()) if self.parties else self.columns
 
     @property
-    def held(self) -> dict[str, str]:
+    def holders(self) -> dict[str, str]:
         """Who holds each column, where all that are held are listed by name; {} of other scenarios."""
         listed = [(column, m) for m, columns in enumerate(self.shares or ()) for column in columns]
         if not all(isinstance(column, str) for column, _ in listed):
@@ -184,33 +184,33 @@ class ModelSection(Section):
 class PrivacySection(Section):
     """Clipping and noise. What may be claimed is on the privacy page, not here."""
 
-    mode: Literal["none", "paper", "sound"] = "none"
+    mode: Literal["none", "paper", "proved"] = "none"
     """No noise; noise as the DPZV papers calibrate it (which does not prove what they claim), for other methods noise
     on rows, see `calibration`; or dpzv with integer releases whose ε is proved, see docs/privacy.md."""
     epsilon: Positive | None = None
     """ε: what the paper's calibration aims at (σ follows from it, δ, the clip, the rows and the planned updates), or
-    what a "sound" run promises. Of ε, noise_multiplier and budget.updates "sound" wants two and works out the third."""
+    what a "proved" run promises. Of ε, noise_multiplier and budget.updates "proved" wants two and finds the third."""
     delta: Fraction | None = None
-    """δ; must be given with ε or σ. "sound" takes 1/(10 D) where none is given, and none from 1/D on."""
+    """δ; must be given with ε or σ. "proved" takes 1/(10 D) where none is given, and none from 1/D on."""
     sigma: Positive | None = None
     """Noise deviation on the released mean (DPZV) or on each coordinate of a row (others), in place of ε."""
     noise_multiplier: Positive | None = None
-    """z of "sound": the noise's deviation over the largest part of one record in a released vector."""
+    """z of "proved": the noise's deviation over the largest part of one record in a released vector."""
     clip: Positive | None = None
-    """Two-sided threshold C of per-sample slopes (DPZV; "sound": see method.clip_over), norm S of each row (others);
+    """Two-sided threshold C of per-sample slopes (DPZV; "proved": see method.clip_over), norm S of each row (others);
     without it nothing is clipped."""
     relation: Literal["replace", "add_remove", "labels"] | None = None
-    """What neighbouring tables of "sound" differ in: one record replaced (left out: this), its term set to zero, or its
-    label alone."""
+    """What neighbouring tables of "proved" differ in: one record replaced (left out: this), its term set to zero, or
+    its label alone."""
     adversary: Literal["client", "external", "server"] | None = None
-    """Against whom "sound" promises its ε: all clients together (left out: this); whoever sees releases and the final
+    """Against whom "proved" promises its ε: all clients together (left out: this); whoever sees releases and the final
     model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None
     """Share of μ² that is spent on the head (method.server = "dp_sgd"); left out: 0.2."""
     permit_large_delta: bool | None = None
-    """Let "sound" have a δ of 1/D or more, with which any ε permits that whole records are revealed."""
+    """Let "proved" have a δ of 1/D or more, with which any ε permits that whole records are revealed."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 

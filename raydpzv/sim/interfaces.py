@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from raydpzv.methods.roles import Metrics, Upload
+from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss, Spent
 from raydpzv.secure.attempts import Attempt
 
 
@@ -27,61 +28,6 @@ class Observer(Protocol):
         for rows that every update makes.
         """
         ...
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What was released: how often, and the most releases that one record took part in.
-
-    largest_batch: only where means over batches are released, whose bound hangs on it. rows, uploads: only where rows
-    of arrays are released: rows (each with its own noise) and uploads, of the client with most of them if every client
-    releases its own. fewest: silos that took part in a release, at the least. remade: releases about users that a kill
-    lost, and that were made once more on the same coins.
-    """
-
-    releases: int
-    counted: int
-    largest_batch: int = 0
-    rows: int = 0
-    uploads: int = 0
-    fewest: int | None = None
-    remade: int = 0
-
-
-class PrivacyLoss(NamedTuple):
-    """What was spent so far as μ of Gaussian differential privacy: claimed, and proved against the clients.
-
-    ε follows from μ and δ and is worked out where somebody reads it: that takes longer than all else that an update is
-    accounted with. NaN: nothing is claimed; infinity: nothing is proved, whatever δ is. external, server: of accounts
-    of users, whose `client` is one silo; of hidden coins, the μ that gives the same ε.
-    """
-
-    paper: float
-    client: float
-    delta: float = math.nan
-    external: float = math.nan
-    server: float = math.nan
-
-    def epsilons(self) -> tuple[float, float]:
-        """Return ε: claimed, and proved against the clients."""
-        from raydpzv.privacy.gdp import epsilon_of  # scipy, which most of those who import this need not have
-
-        paper, client = (epsilon_of(mu, self.delta) if math.isfinite(mu) else mu for mu in self[:2])
-        return paper, client
-
-    def user_epsilons(self) -> tuple[float, float, float] | None:
-        """Return ε of one user against outsiders, one silo and the server; None of an account of records."""
-        if math.isnan(self.external):
-            return None
-        from raydpzv.privacy.gdp import epsilon_of
-
-        mus = self.external, self.client, self.server
-        external, client, server = (epsilon_of(mu, self.delta) if math.isfinite(mu) else mu for mu in mus)
-        return external, client, server
-
-
-UNACCOUNTED = PrivacyLoss(math.nan, math.nan)
-"""Of a run that accounts for nothing, or has released nothing yet."""
 
 
 class PrivacyFilter(Protocol):

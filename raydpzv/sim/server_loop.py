@@ -12,19 +12,10 @@ import numpy as np
 
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
+from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.client_counts import ClientCounts
-from raydpzv.sim.interfaces import (
-    UNACCOUNTED,
-    Activation,
-    Budget,
-    Evaluated,
-    Observer,
-    PrivacyFilter,
-    PrivacyLoss,
-    Status,
-    unheard,
-)
+from raydpzv.sim.interfaces import Activation, Budget, Evaluated, Observer, PrivacyFilter, Status, unheard
 
 SERVER = -1
 """Stands for the server among the clients of work rows."""

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, is_written, write_atomically
 from raydpzv.records.checkpoint import CHECKPOINT
-from raydpzv.records.folder_lock import is_written
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.secrets_file import OPERATOR
 from raydpzv.storage.filesystem import StorageFolder, naming, open_storage, reason

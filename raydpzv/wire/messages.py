@@ -7,7 +7,7 @@ tensors), a function of their shapes alone; `encode` writes exactly that many by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
 
@@ -17,9 +17,10 @@ Packed = tuple[str, tuple[tuple[str, tuple[int, ...]], ...], bytes]
 _BODIES: dict[str, type[Body]] = {}
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Body:
-    """Base of all message bodies: subclasses are dataclasses whose fields are numpy arrays.
+    """Base of all message bodies: subclasses become frozen dataclasses without a decorator; fields are numpy arrays.
 
     An unmetered body (evaluation) belongs to the simulator, not to the method: it costs no wire bytes.
     """
@@ -28,6 +29,7 @@ class Body:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        dataclass(frozen=True)(cls)
         _BODIES[cls.__name__] = cls
 
     @property
@@ -79,24 +81,20 @@ def body_class(name: str) -> type[Body]:
     return _BODIES[name]
 
 
-@dataclass(frozen=True)
 class Start(Body):
     """Begin; the first order a client gets. Empty."""
 
 
-@dataclass(frozen=True)
 class Acknowledged(Body):
     """The upload was used; nothing to apply. Empty."""
 
 
-@dataclass(frozen=True)
 class Evaluate(Body):
     """Send the test embeddings of the current model."""
 
     metered: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class TestEmbeddings(Body):
     """Embeddings of the held-out rows, float32 [N, E]."""
 
@@ -104,14 +102,12 @@ class TestEmbeddings(Body):
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class SaveState(Body):
     """Send what another process needs to be where you are (for a checkpoint)."""
 
     metered: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class ClientState(Body):
     """A client's counts, int64 [n], and its model's parameters and what goes with them, float32 [1 + V, d].
 
@@ -123,7 +119,6 @@ class ClientState(Body):
     vectors: np.ndarray
 
 
-@dataclass(frozen=True)
 class ClientModels(Body):
     """What a checkpoint keeps of n clients of a host whose models nobody can rebuild.
 
@@ -139,7 +134,6 @@ class ClientModels(Body):
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class LedgerHistory(Body):
     """To a client that has done nothing yet: its updates of the ledger, N entries, from which it goes on.
 
@@ -159,7 +153,6 @@ class LedgerHistory(Body):
     lr: np.ndarray
 
 
-@dataclass(frozen=True)
 class Embeddings(Body):
     """Row ids int32 [B] and their embeddings float32 [B, E]."""
 
@@ -167,7 +160,6 @@ class Embeddings(Body):
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class EmbeddingsAndMore(Embeddings):
     """The same with rows beside the batch: their ids int32 [R] and embeddings float32 [R, E], for the cache alone."""
 
@@ -175,7 +167,6 @@ class EmbeddingsAndMore(Embeddings):
     more_values: np.ndarray
 
 
-@dataclass(frozen=True)
 class PerturbedEmbeddings(Body):
     """Row ids int32 [B]; embeddings at w + λu_p and at w - λu_p, float32 [P, B, E] each."""
 
@@ -184,21 +175,18 @@ class PerturbedEmbeddings(Body):
     minus: np.ndarray
 
 
-@dataclass(frozen=True)
 class Query(Body):
     """Send fresh embeddings of these rows: ids int32 [R] (VAFL's bounded delay)."""
 
     ids: np.ndarray
 
 
-@dataclass(frozen=True)
 class GradientRequest(Body):
     """Send the gradient for what I uploaded last: that upload's number, int64 [1] (VAFL, steps 6, 7, 4, 5)."""
 
     upload: np.ndarray
 
 
-@dataclass(frozen=True)
 class FreshEmbeddings(Body):
     """The answer to a query: the row ids int32 [R] and their embeddings float32 [R, E]."""
 
@@ -206,7 +194,6 @@ class FreshEmbeddings(Body):
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class EmbeddingPair(Body):
     """Row ids int32 [B]; embeddings at w and at w + λu, float32 [B, E] each (ZOO-VFL)."""
 
@@ -215,28 +202,24 @@ class EmbeddingPair(Body):
     ahead: np.ndarray
 
 
-@dataclass(frozen=True)
 class Gradient(Body):
     """Gradient of the batch's mean loss by the uploaded embeddings, float32 [B, E]."""
 
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class LossDifference(Body):
     """Mean loss at w + λu minus mean loss at w, float32 [1]."""
 
     value: np.ndarray
 
 
-@dataclass(frozen=True)
 class LossDifferences(Body):
     """Mean loss at h + λv_k minus mean loss at h for every perturbation of the batch, float32 [n] (VFL-CZOFO)."""
 
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class CompressedEmbeddings(Body):
     """Row ids int32 [B]; levels of their embeddings [B, E], packed, uint8; limits float32 [2] (uniform scale)."""
 
@@ -245,7 +228,6 @@ class CompressedEmbeddings(Body):
     limits: np.ndarray
 
 
-@dataclass(frozen=True)
 class CompressedAnswer(Body):
     """Levels of what a `LossDifferences` or `Gradient` holds, packed, uint8; limits float32 [2] (uniform scale)."""
 
@@ -253,21 +235,18 @@ class CompressedAnswer(Body):
     limits: np.ndarray
 
 
-@dataclass(frozen=True)
 class Slopes(Body):
     """The released scalars Δ_p, float32 [P]."""
 
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class Rows(Body):
     """Row ids int32 [B] the client is to embed."""
 
     ids: np.ndarray
 
 
-@dataclass(frozen=True)
 class GradientAndRows(Body):
     """Loss gradient of the last embeddings, float32 [B, E], and the next row ids int32 [B]."""
 

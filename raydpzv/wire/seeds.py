@@ -6,7 +6,6 @@ its P directions follow (`keys.perturbation_seeds`), a scalar 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ REQUEST_BYTES = 8
 """What a client sends to say how far it has come: the version it holds, an int64. Its name in records: PullRequest."""
 
 
-@dataclass(frozen=True)
 class CatchUp(Body):
     """What a client missed, seeds uint64 [s] and scalars float32 [n], and the seeds it is to try, uint64 [K]."""
 
@@ -26,7 +24,6 @@ class CatchUp(Body):
     seeds: np.ndarray
 
 
-@dataclass(frozen=True)
 class PulledModel(Body):
     """The model and V vectors kept beside it (momentum: 1) in place of what a client missed, float32 [1 + V, d].
 
@@ -37,28 +34,24 @@ class PulledModel(Body):
     seeds: np.ndarray
 
 
-@dataclass(frozen=True)
 class Scalars(Body):
     """A client's directional derivatives, float32 [K, P]."""
 
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class AgentSeeds(CatchUp):
     """What an agent that is its own server tells itself: nothing travels."""
 
     metered: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class AgentScalars(Scalars):
     """What an agent that is its own server answers itself: nothing travels."""
 
     metered: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class Tail(Body):
     """What a client missed, seeds uint64 [s] and scalars float32 [n]; it chooses its own seed."""
 
@@ -66,7 +59,6 @@ class Tail(Body):
     missed_scalars: np.ndarray
 
 
-@dataclass(frozen=True)
 class SeededScalars(Body):
     """A client's own seed, uint64 [1], and its directional derivatives along its directions, float32 [P]."""
 

@@ -5,28 +5,23 @@ d parameters, k of them kept, s scales.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from raydpzv.wire.messages import Body
 
 
-@dataclass(frozen=True)
 class Weights(Body):
     """The model a client is to start from, float32 [d]; one object may go to many clients: never change it."""
 
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class Update(Body):
     """What a client's local steps changed, float32 [d]."""
 
     values: np.ndarray
 
 
-@dataclass(frozen=True)
 class QuantisedUpdate(Body):
     """An update as levels int8 [d] in -127..127 and the magnitude that level 127 stands for, float32 [s]."""
 
@@ -34,7 +29,6 @@ class QuantisedUpdate(Body):
     scale: np.ndarray
 
 
-@dataclass(frozen=True)
 class SparseUpdate(Body):
     """The entries of an update that were kept: places int32 [k], ascending, and values float32 [k]."""
 

@@ -1,1 +1,1 @@
-"""Zeroth-order pieces: directions, perturbation without drift, estimators."""
+"""Zeroth-order pieces: directions, perturbation without drift, updates."""

@@ -71,7 +71,7 @@ _to_tell: list[Callable[[], None]] = []
 
 
 @contextmanager
-def told_of_compiling(tell: Callable[[], None]) -> Iterator[None]:
+def announce_compiling(tell: Callable[[], None]) -> Iterator[None]:
     """Call `tell` before the first kernel that this process compiles in the block, which takes seconds."""
     _to_tell.append(tell)
     try:

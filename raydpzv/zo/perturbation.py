@@ -1,4 +1,4 @@
-"""Evaluate a model at w + amount · u without touching w.
+"""Evaluate a model at w + amount · u without touching w, and the slope that two such values give.
 
 In place (+λ, -2λ, +λ) drifts: after 6 perturbations 76 % of float32 parameters have changed. Here each module
 that owns parameters gets perturbed copies for the time of its own forward call, in one buffer as large as the
@@ -139,3 +139,12 @@ def _deepest(module: nn.Module) -> int:
     """Elements that can be perturbed at one time: a module's own and those of one chain of its descendants."""
     own = sum(p.numel() for p in module.parameters(recurse=False))
     return own + max((_deepest(child) for child in module.children()), default=0)
+
+
+def slope(plus: torch.Tensor, minus: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Return the two-point slope along u, (f(w + λu) - f(w - λu)) / (2λ), elementwise.
+
+    DPZV (preprint) Eq. (3). Eq. (7) prints λ in place of 2λ; the proofs use 2λ, and so do we: the printed form
+    is this one with the step size doubled and the clipping threshold halved.
+    """
+    return (plus - minus) / (2 * smoothing)

@@ -12,7 +12,7 @@ from raydpzv.keys import Key
 from raydpzv.settings.sections import DataSection
 
 KEY = Key(3)
-_OF_RUNS = ("key", "owners", "strangers", "held")
+_OF_RUNS = ("key", "owners", "strangers", "holders")
 
 
 def request(name: str, folder: Path | None = None, **given) -> Request:

@@ -1,4 +1,4 @@
-"""Small runs of privacy.mode = "sound" on a table of a file, with releases that are given out and queries kept."""
+"""Small runs of privacy.mode = "proved" on a table of a file, with releases that are given out and queries kept."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from raydpzv.keys import Key
 from raydpzv.records import metrics
+from raydpzv.records.lateness import lag_summary
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows
 from raydpzv.records.summary_fields import SUMMARY_FORMAT
 from raydpzv.report.run_tables import RunView

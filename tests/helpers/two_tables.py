@@ -23,11 +23,11 @@ from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.privacy import integer_release
 from raydpzv.privacy.integer_release import GRID, IntegerNoise, IntegerRelease, SystemIntegers
-from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, Receipt, RowNoise, SystemNoise
 from raydpzv.privacy.rounded_gaussian import release_integers
 from raydpzv.privacy.user_release import UserNoiseParts
-from raydpzv.records.publication import publication
+from raydpzv.records.publish import publication
 
 Address = tuple[int, ...]
 _COINS = 5
@@ -253,7 +253,7 @@ def _taped(prepared: Any, tape: Tape, patch: pytest.MonkeyPatch) -> Any:
     _note_rows(tape, patch)
     _tape_memoized(tape, patch)
     setting = prepared.setting
-    moved = setting.sensitivity("replace") if isinstance(setting, MeanSetting) else 0.0
+    moved = setting.sensitivity("replace") if isinstance(setting, MeanReleasePlan) else 0.0
 
     def taped(noise: NoiseParts) -> TapedParts:
         gradient: Any = TapedGradient(tape, noise.gradient) if noise.gradient else None

@@ -25,7 +25,6 @@ from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts
 from raydpzv.secure.attempts import Attempt
 from raydpzv.settings.bounds import Bounds, Count
-from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.messages import Body
 from raydpzv.wire.secure_sums import (
     SET_UP,
@@ -37,6 +36,7 @@ from raydpzv.wire.secure_sums import (
     SampledCatchUp,
     SampledModel,
     SampledWeights,
+    UserSum,
 )
 from raydpzv.wire.seeds import CatchUp
 from raydpzv.wire.weights import Weights

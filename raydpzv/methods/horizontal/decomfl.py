@@ -155,7 +155,7 @@ class SeparateClients(LedgerFollower):
             np.concatenate([np.zeros(0, np.float32), *(self._own[client].ravel() for client in clients)]),
         )
 
-    def take_over(self, kept: ClientModels) -> None:
+    def restore_models(self, kept: ClientModels) -> None:
         own = np.split(kept.values, np.cumsum(kept.counts))[:-1]
         for client, version, state, values in zip(
             kept.clients.tolist(), kept.versions.tolist(), kept.models, own, strict=True
@@ -177,7 +177,7 @@ class SeparateClients(LedgerFollower):
 
     def _process(self, order: Order) -> Upload:
         if order.client not in self._clients:
-            self._clients[order.client] = self._begun(order)
+            self._clients[order.client] = self._first_replica(order)
         replica, body = self._clients[order.client], order.body
         if isinstance(body, PulledModel):
             replica.adopt(body.state, order.round - 1)
@@ -194,7 +194,7 @@ class SeparateClients(LedgerFollower):
             self._own[order.client] = values
         return upload
 
-    def _begun(self, order: Order) -> Replica:
+    def _first_replica(self, order: Order) -> Replica:
         """Return a client's model as its message expects it; one that took part elsewhere left it on the ledger."""
         replica, sync = self._fresh.twin(), order.sync
         if sync and (behind := sync.read - sync.missed):

@@ -13,7 +13,7 @@ Asynchronous: a silo that wakes pulls what it missed and releases its own sum, w
 seeds of its own, as an update by itself.
 
 What the ledger holds was released. A run that goes on makes those updates again from there, and no silo tells anything
-new in them (`PairWork._told`): a second draw of the noise would be a second release.
+new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
 """
 
 # S silos, U users, n pairs of a silo, K local steps, P perturbations, d parameters
@@ -58,8 +58,7 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Bounds, Positive
-from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import MaskedSum, PackedSum
+from raydpzv.wire.secure_sums import MaskedSum, PackedSum, UserSum
 from raydpzv.wire.seeds import SeededScalars
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
@@ -134,7 +133,7 @@ class PairWork(LocalWork):
 
         made = self._sums.upload(order, size, vectors)
         if chooses_seeds(order):
-            told = self._told(order)
+            told = self._already_released(order)
             scalars = (sum_of([made]) * self._unit).astype(np.float32) if told is None else told
             return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)), attempt=None)
         return self._nothing_new(made, order, size)
@@ -145,7 +144,7 @@ class PairWork(LocalWork):
             return made
         return made._replace(body=UserSum(np.zeros(size, np.int64)))
 
-    def _told(self, order: Order) -> np.ndarray | None:
+    def _already_released(self, order: Order) -> np.ndarray | None:
         """Return the scalars that the silo released at this model before the run was taken up, None if it did not."""
         read = order.round - 1
         if read >= self._recorded:

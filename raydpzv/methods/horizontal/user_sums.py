@@ -39,7 +39,7 @@ from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers
 from raydpzv.secure.attempts import Attempt
-from raydpzv.wire.grid_sums import UserSum
+from raydpzv.wire.secure_sums import UserSum
 from raydpzv.zo.vectors import Vector
 
 _BLOCK_NUMBERS = 1 << 20

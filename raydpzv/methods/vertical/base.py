@@ -41,8 +41,8 @@ class Batched(MethodConfig):
 class SplitClient:
     """A vertical party: a bottom model at rows x features of its own, and a count of its uploads.
 
-    A client with more than these to go on from extends `counts` and `go_on`; one that is rebuilt from a ledger has a
-    `restore` (`raydpzv.methods.roles.Rebuildable`). lr: the step size, of one that learns by gradients.
+    A client with more than these to continue from extends `counts` and `resume_at`; one that is rebuilt from a ledger
+    has a `restore` (`raydpzv.methods.roles.Rebuildable`). lr: the step size, of one that learns by gradients.
     """
 
     def __init__(self, client: int, bottom: Bottom, lr: Schedule | None = None) -> None:
@@ -59,7 +59,7 @@ class SplitClient:
         if isinstance(body, ClientState):
             if len(body.vectors):
                 self.bottom.restore(body.vectors)
-            self.go_on([int(count) for count in body.counts])
+            self.resume_at([int(count) for count in body.counts])
             return Upload(self.client, self._step, Acknowledged())
         self.apply(order)
         return self.work()
@@ -84,8 +84,8 @@ class SplitClient:
         """Return the whole numbers that, with its model, say where the client is: its uploads first."""
         return [self._step]
 
-    def go_on(self, counts: Sequence[int]) -> None:
-        """Go on from another's counts; the model is there already."""
+    def resume_at(self, counts: Sequence[int]) -> None:
+        """Continue from another client's counts; the model is there already."""
         (self._step,) = counts
 
     def evaluate(self) -> Upload:

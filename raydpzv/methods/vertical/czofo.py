@@ -149,9 +149,9 @@ class CzofoClient(VaflClient):
         """Return uploads, answers to queries, and the shape of the last upload."""
         return [*super().counts(), *self._shape]
 
-    def go_on(self, counts: Sequence[int]) -> None:
+    def resume_at(self, counts: Sequence[int]) -> None:
         *of_vafl, rows, width = counts
-        super().go_on(of_vafl)
+        super().resume_at(of_vafl)
         self._shape = rows, width
 
     def work(self) -> Upload:

@@ -2,7 +2,7 @@
 
 Sources: DPZV (preprint) Algorithm 1, (journal) Section IV. Differences from the papers as printed, with reasons:
 the clip is two-sided (printed min{δ, C}: unbounded sensitivity), the two-point slope divides by 2λ (as the proofs
-do), the divisor is the constant expected batch size. With privacy.mode = "sound" another server releases integers, and
+do), the divisor is the constant expected batch size. With privacy.mode = "proved" another server releases integers, and
 nothing un-noised persists there (docs/privacy.md).
 """
 
@@ -57,17 +57,17 @@ class DpzvConfig(Batched):
     direction: Law = "sphere"
     """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
     server: HeadTraining = "sgd"
-    """How the head learns: backpropagation, its own two-point step, or not at all; with privacy.mode = "sound" not at
+    """How the head learns: backpropagation, its own two-point step, or not at all; with privacy.mode = "proved" not at
     all, by the clients' released scalars along directions of its own ("joint"), or by noised gradients ("dp_sgd")."""
     gather: Count = 1
-    """Uploads that go into one release, Q, for batches too large for one message (privacy.mode = "sound"): must divide
+    """Uploads that go into one release, Q, for batches too large for one message (privacy.mode = "proved"): must divide
     the batches of a pass."""
     clip_over: ClipOver | None = None
     """What privacy.clip = C bounds: each slope ("scalar"), or a record's vector of P slopes, at C√P ("vector", which is
-    privacy.mode = "sound" alone and what it does where nothing is said)."""
+    privacy.mode = "proved" alone and what it does where nothing is said)."""
     average: Share | None = None
     """Share of the releases that budget.updates makes, the last ones, the mean of whose models is what is evaluated,
-    kept and published, of clients and head alike (privacy.mode = "sound"); left out: the newest model. Before the last
+    kept and published, of clients and head alike (privacy.mode = "proved"); left out: the newest model. Before the last
     share begins evaluations score the newest model, in it the mean so far."""
 
 
@@ -169,7 +169,7 @@ class DpzvClient(SplitClient):
             self.bottom.descend(steps[:before])
         for n in range(before, len(steps)):
             self.bottom.descend(steps[n : n + 1])
-            self._tail.take(self.bottom.parameters())
+            self._tail.add(self.bottom.parameters())
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class _Gathered:
 
 
 @dataclass(frozen=True)
-class SoundRelease:
+class IntegerServerNoise:
     """How integers and, with "dp_sgd", gradients of the head are released; gather: uploads a release, Q."""
 
     how: IntegerRelease
@@ -245,7 +245,7 @@ class SoundRelease:
     head: GradientRelease | None = None
 
 
-class SoundServer(CachingServer):
+class IntegerServer(CachingServer):
     """Answers uploads with released integers; all that it keeps of the labels' making is a function of releases.
 
     Beside the labels its state is the cache of embeddings, which are functions of a record's own features and of the
@@ -260,7 +260,7 @@ class SoundServer(CachingServer):
         sizes: ServerSizes,
         settings: ZerothOrder,
         head: HeadSettings,
-        release: SoundRelease,
+        release: IntegerServerNoise,
         key: Key,
     ) -> None:
         super().__init__(top, sizes, sent=2 * settings.perturbations)
@@ -298,7 +298,7 @@ class SoundServer(CachingServer):
             self.top.descend(Step(seeds, released_P, self._head_lr.at(self._round)))
         self._releases += 1
         if self._tail.covers(self._releases):
-            self._tail.take(self.top.parameters())
+            self._tail.add(self.top.parameters())
         return [answer._replace(body=Slopes(released_P), releases=releases, version=self._releases)]
 
     def state(self) -> dict[str, Any]:
@@ -373,21 +373,21 @@ def two_point_head(config: Any) -> HeadSettings:
     )
 
 
-def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
+def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | IntegerServer:
     head = two_point_head(config)
     if parts.noise.integers is not None:
-        return _sound_server(parts, config, head)
+        return _integer_server(parts, config, head)
     top = parts.top(head)
     release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
     return DpzvServer(top, sizes(parts, config), zeroth_order(config, parts.updates), release)
 
 
-def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> SoundServer:
+def _integer_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> IntegerServer:
     noise = parts.noise
     assert noise.integers is not None
-    release = SoundRelease(noise.integers, noise.of_integers(), config.gather, noise.gradient)
+    release = IntegerServerNoise(noise.integers, noise.of_integers(), config.gather, noise.gradient)
     settings = zeroth_order(config, parts.updates)
-    return SoundServer(parts.top(head), sizes(parts, config), settings, head, release, parts.key)
+    return IntegerServer(parts.top(head), sizes(parts, config), settings, head, release, parts.key)
 
 
 def _noise(config: DpzvConfig) -> NoisePlan:
@@ -396,19 +396,19 @@ def _noise(config: DpzvConfig) -> NoisePlan:
         per_upload=config.perturbations,
         hidden=config.server in ("sgd", "zo"),
         head=config.server,
-        sound_heads=("frozen", "joint", "dp_sgd"),
+        proved_heads=("frozen", "joint", "dp_sgd"),
         clip_over=config.clip_over,
         gathered=config.gather,
     )
 
 
 def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
-    if config.clip_over == "vector" and sections.privacy.mode != "sound":
-        yield 'method.clip_over: "vector" goes with privacy.mode = "sound"; set that, or leave it out'
-    if config.server in ("joint", "dp_sgd") and sections.privacy.mode != "sound":
-        yield f'method.server: "{config.server}" goes with privacy.mode = "sound"; set that, or use "zo" or "sgd"'
-    if config.gather > 1 and sections.privacy.mode != "sound":
-        yield 'method.gather: goes with privacy.mode = "sound"; set that, or leave it out'
+    if config.clip_over == "vector" and sections.privacy.mode != "proved":
+        yield 'method.clip_over: "vector" goes with privacy.mode = "proved"; set that, or leave it out'
+    if config.server in ("joint", "dp_sgd") and sections.privacy.mode != "proved":
+        yield f'method.server: "{config.server}" goes with privacy.mode = "proved"; set that, or use "zo" or "sgd"'
+    if config.gather > 1 and sections.privacy.mode != "proved":
+        yield 'method.gather: goes with privacy.mode = "proved"; set that, or leave it out'
     if config.average is not None:
         yield from _of_average(config.average, config.gather, sections)
 
@@ -416,8 +416,8 @@ def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
 def _of_average(share: float, gather: int, sections: Sections) -> Iterator[str]:
     updates = sections.budget.updates
     begin = tail_begin(share, updates, gather)
-    if sections.privacy.mode != "sound":
-        yield 'method.average: goes with privacy.mode = "sound"; set that, or leave it out'
+    if sections.privacy.mode != "proved":
+        yield 'method.average: goes with privacy.mode = "proved"; set that, or leave it out'
     elif updates is None or begin is None:
         yield (
             "method.average: wanted with budget.updates, whose last share it is; give that and one of privacy.epsilon "

@@ -1,6 +1,6 @@
 """Control: random bottom models that are never trained, and a head trained on what they send.
 
-With privacy.mode = "sound" the head learns by DP-SGD; or, against the server, each client clips every embedding and
+With privacy.mode = "proved" the head learns by DP-SGD; or, against the server, each client clips every embedding and
 noises it once, and the head is the linear discriminant of the noised rows, the noise's covariance taken off.
 """
 
@@ -43,7 +43,7 @@ class FrozenConfig(Batched):
     """The method."""
     server: Literal["sgd", "dp_sgd", "discriminant"] = "sgd"
     """How the head learns: backpropagation; that with every record's gradient cut to privacy.clip and noise on the sum
-    (privacy.mode = "sound"); or a linear head in closed form from all rows that every client has sent (linear algebra
+    (privacy.mode = "proved"); or a linear head in closed form from all rows that every client has sent (linear algebra
     whose last bits differ between machines)."""
 
 
@@ -165,13 +165,13 @@ def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
 
 def _noise(config: FrozenConfig) -> NoisePlan | None:
     if config.server == "dp_sgd":
-        return NoisePlan("mean", hidden=False, head="dp_sgd", sound_heads=("dp_sgd",), head_alone=True)
+        return NoisePlan("mean", hidden=False, head="dp_sgd", proved_heads=("dp_sgd",), head_alone=True)
     return NoisePlan("embedding", hidden=False, memoized=True) if config.server == "discriminant" else None
 
 
 def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
-    if config.server == "dp_sgd" and sections.privacy.mode != "sound":
-        yield 'method.server: "dp_sgd" goes with privacy.mode = "sound"; set that, or use "sgd"'
+    if config.server == "dp_sgd" and sections.privacy.mode != "proved":
+        yield 'method.server: "dp_sgd" goes with privacy.mode = "proved"; set that, or use "sgd"'
     if config.server == "discriminant" and sections.model.head != "linear":
         yield f'model.head: wanted "linear" with method.server = "discriminant", got "{sections.model.head}"'
 

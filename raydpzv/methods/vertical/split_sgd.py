@@ -58,8 +58,8 @@ class SgdClient(SplitClient):
         """Return uploads, and the rows of the last one."""
         return [self._step, *([] if self._next_ids is None else self._next_ids.tolist())]
 
-    def go_on(self, counts: Sequence[int]) -> None:
-        """Go on from another's counts: the last upload's answer needs its `forward` again."""
+    def resume_at(self, counts: Sequence[int]) -> None:
+        """Continue from another client's counts: the last upload's answer needs its `forward` again."""
         self._step, *ids = counts
         if self._step:
             self._next_ids = np.array(ids, np.int32)

@@ -155,8 +155,8 @@ class VaflClient(SplitClient):
         """Return uploads and answers to queries."""
         return [self._step, self._queries]
 
-    def go_on(self, counts: Sequence[int]) -> None:
-        """Go on from another's counts: the last upload's answer needs its `forward` again."""
+    def resume_at(self, counts: Sequence[int]) -> None:
+        """Continue from another client's counts: the last upload's answer needs its `forward` again."""
         self._step, self._queries = counts
         if self._step:
             self._forward(self._step - 1)
@@ -198,9 +198,9 @@ class QueryFirstClient(VaflClient):
         """Return uploads, answers to queries, and whether the next activation begins with a request."""
         return [*super().counts(), int(self._asks)]
 
-    def go_on(self, counts: Sequence[int]) -> None:
+    def resume_at(self, counts: Sequence[int]) -> None:
         *of_all, asks = counts
-        super().go_on(of_all)
+        super().resume_at(of_all)
         self._asks = bool(asks)
 
     def apply(self, order: Order) -> None:

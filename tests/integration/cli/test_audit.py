@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.audit.recorded import recorded_run
-from raydpzv.methods.vertical.dpzv import SoundServer
+from raydpzv.methods.vertical.dpzv import IntegerServer
 from raydpzv.zo.update import Step
 from scenarios.cli import app
 from tests.helpers.keyed_noise import keyed_noise
@@ -97,7 +97,7 @@ def test_half_the_noise_is_falsified(tmp_path):
 def test_noise_that_is_small_beside_whole_numbers_is_not_falsified_for_that(tmp_path):
     """Deviations of 0.8 and 0.04 on whole numbers: of no use as privacy, but as stated."""
     small = ("budget.updates=60", "method.perturbations=2", "evaluate.every=60", "data.train_rows=60")
-    noise = ("privacy.mode=none", "privacy.mode=sound", "privacy.clip=0.1")
+    noise = ("privacy.mode=none", "privacy.mode=proved", "privacy.clip=0.1")
     for z in (2e-4, 1e-5):
         run = made(tmp_path / f"{z}", "digits_private", *small, *noise, f"privacy.noise_multiplier={z}")
         found = audited(run, "--canaries", 1)
@@ -113,14 +113,14 @@ def test_a_head_that_learns_without_noise_is_falsified_in_sound_mode(monkeypatch
     assert canary["others"] > 20
     assert canary["hidden_count"] == 0
 
-    class Leaking(SoundServer):
+    class Leaking(IntegerServer):
         def _released(self, client, number, held):
             given = super()._released(client, number, held)
             sums = held.sums.astype(np.float32)
             self.top.descend(Step(self._seeds.of(client, number).tolist(), sums, self._head.lr))
             return given
 
-    monkeypatch.setattr("raydpzv.methods.vertical.dpzv.SoundServer", Leaking)
+    monkeypatch.setattr("raydpzv.methods.vertical.dpzv.IntegerServer", Leaking)
     found = audited(made(tmp_path / "leaking", "digits_private", *JOINT), "--row", 3, status=1)
     assert found["hidden_difference"] > 0
     assert "a record moves releases whose batch it is not in" in found["reasons"]
@@ -237,7 +237,7 @@ def test_a_new_label_is_refused_or_counts_as_the_other_one(tmp_path):
 @pytest.mark.parametrize("rare", ["0", "9"], ids=["one class more", "as many"])
 def test_a_list_of_classes_that_is_read_off_the_table_is_falsified(tmp_path, monkeypatch, rare):
     """The mode refuses such a run; here the refusal is taken away."""
-    for room in ("config.sound", "experiment.privacy_setting"):
+    for room in ("config.proved", "experiment.privacy_setting"):
         monkeypatch.setattr(f"raydpzv.{room}.read_off", lambda data: ())
     width = () if rare == "0" else ("model.embedding=4",)
     run = own_table(tmp_path, "data.classes=2", *width, label=rare)

@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 import scenarios
-from raydpzv.records.folder_lock import LOCK
+from raydpzv.files import LOCK
 from tests.helpers.commands import call, complaint
 from tests.helpers.dataset_files import write_mnist
 from tests.helpers.small_horizontal import stop_after

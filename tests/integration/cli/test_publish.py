@@ -16,7 +16,7 @@ from raydpzv.config.toml import as_toml
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.publication import STAYS
+from raydpzv.records.publish import STAYS
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.secrets_file import OPERATOR, read_coins, read_key

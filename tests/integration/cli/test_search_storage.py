@@ -106,10 +106,10 @@ def test_noise_of_trials_that_are_chosen_later_is_in_the_storage_before_they_beg
     uri, monkeypatch, tmp_path
 ):
     """Trials without noise come first here; whoever takes over once there are others must know of these."""
-    (tmp_path / "space.toml").write_text('privacy.mode.choice = ["none", "sound"]\n')
+    (tmp_path / "space.toml").write_text('privacy.mode.choice = ["none", "proved"]\n')
 
     def suggested(space, outcomes, count, seed, *, higher, accepts):
-        return [('privacy.mode="sound"' if outcomes else 'privacy.mode="none"',)]
+        return [('privacy.mode="proved"' if outcomes else 'privacy.mode="none"',)]
 
     for module in ("raydpzv.search.search_plan", "scenarios.search_command"):
         monkeypatch.setattr(f"{module}.suggested", suggested)

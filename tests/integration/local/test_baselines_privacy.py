@@ -10,24 +10,23 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.accounts.record_filters import RowPrivacyFilter
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
 from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.privacy.statements import claims
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.privacy_filter import PlanFilter
 from tests.helpers.baseline_runs import NOISE, SHORT, T, run
 
 
 def test_a_refreshed_row_is_a_release_and_is_counted(monkeypatch):
-    counts, charge = np.zeros((4, 1437), int), RowPrivacyFilter.charge
+    counts, charge = np.zeros((4, 1437), int), PlanFilter.charge
 
     def counted(self, client, ids, releases, attempt=None):
         counts[client, ids] += releases
         return charge(self, client, ids, releases, attempt)
 
-    monkeypatch.setattr(RowPrivacyFilter, "charge", counted)
+    monkeypatch.setattr(PlanFilter, "charge", counted)
     extra = (
         "method.max_delay=8",
         "privacy.mode=paper",
@@ -77,7 +76,7 @@ def test_a_runs_account_is_what_its_rows_add_up_to(overrides, adversary, per_upl
     last = releases[-1]
     assert last["epsilon_paper"] == pytest.approx(by["paper"]["epsilon"])
     assert last["epsilon_client"] == pytest.approx(by["client"]["epsilon"])
-    planned = {c.adversary: c.epsilon for c in claims(experiment.setting)}
+    planned = {c.adversary: c.epsilon for c in experiment.setting.claims()}
     assert planned["paper"] == pytest.approx(1.0, rel=1e-6)
     assert planned[adversary] >= by[adversary]["epsilon"]
 
@@ -102,7 +101,7 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget():
     assert "would exceed the budget ε=0.6" in found.summary["stopped_by"]
     server = next(c for c in found.summary["epsilon"] if c["adversary"] == "server")
     assert 0.4 < server["epsilon"] <= 0.6
-    with pytest.raises(SpecError, match=r"one update alone exceeds ε=0\.01 against server"):
+    with pytest.raises(SpecError, match=r"not one release fits into ε=0\.01"):
         prepare_vertical(
             scenarios.load("vafl", [*SHORT, *spec, "budget.epsilon=0.01", "budget.adversary=server"])
         )

@@ -20,8 +20,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.horizontal import user_sums
 from raydpzv.methods.roles import Order
 from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.privacy.statements import claims
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.users import UserReleasePlan
 from tests.helpers.user_parties import without
 
 
@@ -96,11 +95,11 @@ def moves(
     return found
 
 
-def of_client(setting: UserSetting, relation: str = "add_remove") -> Any:
-    return next(c for c in claims(setting) if (c.adversary, c.relation) == ("client", relation))
+def of_client(setting: UserReleasePlan, relation: str = "add_remove") -> Any:
+    return next(c for c in setting.claims() if (c.adversary, c.relation) == ("client", relation))
 
 
-def seen(setting: UserSetting, move: float) -> float:
+def seen(setting: UserReleasePlan, move: float) -> float:
     """ε of the pair itself: every release moves so far, and the noise is the other silos' share."""
     others = setting.multiplier * math.sqrt((setting.silos - 1) / setting.silos)
     return epsilon_of(math.sqrt(setting.releases) * move / others, setting.delta)

@@ -63,7 +63,7 @@ SIGMA = (
     "privacy.sigma=0.5",
 )
 SOUND = (  # noise so small that it rounds to nothing: two runs differ by their settings alone
-    *("privacy.mode=none", "privacy.mode=sound", "privacy.noise=system", "privacy.clip=1.0"),
+    *("privacy.mode=none", "privacy.mode=proved", "privacy.noise=system", "privacy.clip=1.0"),
     *("privacy.noise_multiplier=1e-9", "data.scale=none", "data.split=plain", "method.server=frozen"),
     *("model.head=sum", "model.embedding=10", "method.perturbations=2"),
 )
@@ -130,7 +130,7 @@ COMMON = {
     "record.flush": Change("1e-9", watch=("parts",)),
     "record.checkpoint": Change("1e-9", watch=("checkpoints",)),
     "record.checkpoint_updates": Change("2", watch=("checkpoints",)),
-    # which of the two a run on actors takes: tests/integration/ray/test_lane.py, test_horizontal.py
+    # which of the two a run on actors takes: tests/integration/ray/test_runner_contract.py
     "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
     # what Ray makes of it: tests/integration/ray/test_reservation.py
     "resources.placement": Change('"spread"', watch=("plan",)),

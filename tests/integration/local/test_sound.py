@@ -1,4 +1,4 @@
-"""Runs of privacy.mode = "sound": what is counted, what is kept, and that they go on and are computed again."""
+"""Runs of privacy.mode = "proved": what is counted, what is kept, and that they go on and are computed again."""
 
 from __future__ import annotations
 

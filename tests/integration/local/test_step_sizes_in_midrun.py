@@ -22,7 +22,7 @@ SMALL = (
     *("clock.kind=virtual", "privacy.mode=none"),
 )
 QUIET_NOISE = (  # rounds to nothing: two runs differ by their settings alone
-    *("privacy.mode=sound", "privacy.noise=system", "privacy.clip=1.0", "privacy.noise_multiplier=1e-9"),
+    *("privacy.mode=proved", "privacy.noise=system", "privacy.clip=1.0", "privacy.noise_multiplier=1e-9"),
     *("data.scale=none", "data.split=plain", "model.embedding=10", "method.perturbations=2"),
 )
 JOINT = (*QUIET_NOISE, "method.server=joint", "model.head=linear")
@@ -30,7 +30,7 @@ GATHERED = (*JOINT, "method.gather=2", "method.batch=8", "method.batches=shuffle
 CLIENTS = {
     "dpzv": ("digits_dpzv", ()),
     "several directions": ("digits_dpzv", ("method.perturbations=3",)),
-    "sound": ("digits_dpzv", (*QUIET_NOISE, "method.server=frozen", "model.head=sum")),
+    "proved": ("digits_dpzv", (*QUIET_NOISE, "method.server=frozen", "model.head=sum")),
     "gathered": ("digits_dpzv", GATHERED),
     "vafl": ("vafl_digits", ("method.momentum=0.5",)),
     "decayed": ("vafl_digits", ("method.lr_decay=5",)),

@@ -15,7 +15,6 @@ import scenarios
 from raydpzv.data.sources import Source
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.prepare import planned_privacy, prepare
-from raydpzv.privacy.statements import claims, missing_premises
 from raydpzv.registry import DATA_SOURCES, METHODS
 from tests.helpers import raw_tables
 from tests.helpers.proved_modes import (
@@ -66,7 +65,7 @@ def test_everything_but_the_query_is_equal_and_the_query_moves_as_stated(tmp_pat
         folder.mkdir()
     paths = {change: READERS[reader].write(folder, change) for change, folder in files.items()}
     spec = spec_of(reader, method, mode, paths[""])
-    assert not missing_premises(planned_privacy(spec))
+    assert not planned_privacy(spec).missing_premises()
     first = seen(spec)
     again = seen(spec, first)
     assert differences(first, again, mode) == []
@@ -149,7 +148,7 @@ READ_OFF = [
 @pytest.mark.parametrize(("reader", "read"), READ_OFF)
 def test_control_a_list_that_is_read_off_the_table_is_found_out(tmp_path, monkeypatch, reader, read):
     """The modes refuse such runs, or say that nothing is proved; here that is taken away."""
-    for room in ("config.sound", "experiment.privacy_setting"):
+    for room in ("config.proved", "experiment.privacy_setting"):
         monkeypatch.setattr(f"raydpzv.{room}.read_off", lambda data: ())
     change = {"classes": "new label", "categories": "new category"}[read]
     update: dict[str, Any] = {
@@ -176,7 +175,7 @@ def test_two_rare_labels_are_told_apart_where_classes_are_read_off_the_table(tmp
     """Row 3 has a label that nobody else has, sorted before all others or after them."""
     runs: list[Seen] = []
     if read == "off the table":
-        for room in ("config.sound", "experiment.privacy_setting"):
+        for room in ("config.proved", "experiment.privacy_setting"):
             monkeypatch.setattr(f"raydpzv.{room}.read_off", lambda data: ())
     for rare in (STRANGE, "zzz"):
         path = write_table(
@@ -228,5 +227,5 @@ def test_without_a_public_list_of_classes_nothing_is_proved(tmp_path, reader, me
             scenarios.load(scenario, given)
         return
     found = planned_privacy(scenarios.load(scenario, given))
-    assert not any(claim.holds for claim in claims(found))
-    assert any("set data.classes" in clause for clause in missing_premises(found))
+    assert not any(claim.holds for claim in found.claims())
+    assert any("set data.classes" in clause for clause in found.missing_premises())

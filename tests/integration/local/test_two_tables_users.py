@@ -15,9 +15,7 @@ import pytest
 
 from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import planned_privacy, prepare
-from raydpzv.privacy.statements import missing_premises
-from raydpzv.privacy.user_claims import caveats
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.registry import DATA_SOURCES
 from tests.helpers.proved_modes import USER_MODES, user_spec
 from tests.helpers.raw_tables import (
@@ -48,7 +46,7 @@ def test_a_user_moves_sums_as_stated_and_nothing_else(tmp_path, reader, method, 
     source = OWNERS_OF[reader]
     (tmp_path / "one").mkdir()
     spec = user_spec(reader, method, mode, source.write(tmp_path / "one", ""))
-    assert not missing_premises(planned_privacy(spec))
+    assert not planned_privacy(spec).missing_premises()
     first = seen(spec)
     assert first.public == seen(spec, first).public
     largest = 0.0
@@ -103,7 +101,7 @@ def test_a_record_of_a_drawn_user_moves_sums_as_stated_and_nothing_else(tmp_path
     source, largest = READERS[reader], 0.0
     (tmp_path / "one").mkdir()
     spec = user_spec(reader, method, mode, source.write(tmp_path / "one", ""))
-    assert not missing_premises(planned_privacy(spec))
+    assert not planned_privacy(spec).missing_premises()
     first = seen(spec)
     for change in source.changes():
         (tmp_path / change).mkdir()
@@ -197,7 +195,7 @@ def test_a_file_without_a_record_of_a_silo_is_refused(tmp_path):
 def test_what_decides_whose_records_are_is_stated_as_public(tmp_path, users, without, said):
     path = write_table(raw(), tmp_path / "own.csv", "time", *without)
     setting = planned_privacy(user_spec("csv", "uldp_sgd", "records", path, users))
-    assert isinstance(setting, UserSetting)
+    assert isinstance(setting, UserReleasePlan)
     assert said in setting.drawn
     assert bool(setting.drawn) == bool(said)
-    assert not said or setting.drawn in caveats(setting)
+    assert not said or setting.drawn in setting.caveats()

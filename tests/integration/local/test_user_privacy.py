@@ -17,8 +17,8 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import continued, run_local
 from raydpzv.privacy import group_accountant
-from raydpzv.privacy.user_accountant import user_epsilon
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.user_mechanism import user_epsilon
+from raydpzv.privacy.users import UserReleasePlan
 from tests.helpers.kills import Killed
 
 BASE = (
@@ -96,9 +96,9 @@ def test_sampled_users_are_counted() -> None:
     assert stated(run, "external") < stated(run, "server")
 
 
-def one_round(**changed: Any) -> UserSetting:
+def one_round(**changed: Any) -> UserReleasePlan:
     usual: dict[str, Any] = {"users": 10, "silos": 3, "clip": 0.1, "delta": 1e-3, "multiplier": 5.0}
-    return UserSetting(**usual | {"releases": 1, "weights": "records"} | changed)
+    return UserReleasePlan(**usual | {"releases": 1, "weights": "records"} | changed)
 
 
 @pytest.mark.parametrize("against", ["external", "client", "server"])

@@ -66,7 +66,7 @@ def lost_rows(run):
     return [row for row in run.rows("fault").to_pylist() if row["kind"] == "Lost"]
 
 
-def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
+def test_a_loss_beyond_the_limit_ends_the_run(small, killing, tmp_path, monkeypatch):
     """Here orders are calls, and the server's machine is not that of the run folder, where the ledger is kept."""
     monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
     spec = small("resources.client_actors=1", "resources.restarts=1", "resources.lane=ray")

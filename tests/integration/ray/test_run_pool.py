@@ -1,4 +1,4 @@
-"""Runs of a comparison on actors: the bits of one process, whatever becomes of an actor."""
+"""Runs of a comparison on actors: the bits of one process, with or without a lost actor."""
 
 from __future__ import annotations
 
@@ -135,10 +135,10 @@ def test_a_folder_travels_whole(tmp_path):
         (10, None, 2.0, {"CPU": 16.0, "GPU": 5.0}, 2),
     ],
 )
-def test_as_many_at_a_time_as_there_are_cores_and_gpu_shares(todo, jobs, gpus, there, count):
+def test_slots_are_as_many_as_cores_and_gpu_shares(todo, jobs, gpus, there, count):
     assert slots(todo, jobs, gpus, there) == count
 
 
-def test_what_cannot_be_placed_is_refused_with_the_arithmetic():
+def test_runs_that_fit_nowhere_are_refused_with_the_arithmetic():
     with pytest.raises(Unplaceable, match=r"asks 1 CPU and 0.5 GPU, the cluster has 8 and 0"):
         slots(3, None, 0.5, {"CPU": 8.0})

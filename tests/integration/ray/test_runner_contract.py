@@ -81,7 +81,7 @@ def fedavg(*more):
 
 
 class Delayed:
-    """A client's role whose work takes real time that nobody can foresee."""
+    """A client's role whose work takes a random real time."""
 
     def __init__(self, role, client):
         self._role, self._draws, self._calls = role, Key(99) / client, 0
@@ -310,14 +310,19 @@ def verified_by(row):
     return None if "queries" in row or "requests" in row else replay  # they depend on messages' times
 
 
-def check_live(run, folder, updates, legs=1, verify=replay):
+def check_live(run, folder, updates, segments=1, verify=replay):
     """Each update is on record once, warm-ups are not, and the record verifies (None: nobody can recompute it)."""
     assert (run.summary["status"], run.summary["updates"]) == ("done", updates)
     services = run.rows("service").to_pylist()
     assert sorted(row["round"] for row in services) == list(range(1, updates + 1))
-    assert [row["leg"] for row in run.rows("leg").to_pylist()] == list(range(2, legs + 1))
+    assert [row["leg"] for row in run.rows("leg").to_pylist()] == list(range(2, segments + 1))
     assert all(row["gap"] > 0 for row in run.rows("leg").to_pylist())
     assert all(row["due"] >= 0 for row in services)
+    for leg in run.rows("leg").to_pylist():
+        later = [row for row in services if row["round"] > leg["round"]]
+        assert min(row["served"] for row in later) > leg["time"]
+    evaluated = run.rows("evaluation").column("round").to_pylist()
+    assert (evaluated[0], evaluated[-1]) == (0, updates)
     if verify is not rebuild:
         check_steps(services)
     if "ledger" in run.summary and verify is replay:
@@ -345,19 +350,19 @@ LOST_SERVERS = {
 
 
 class Listening(raydpzv.Callback):
-    """Keeps the updates and the legs that it is told of."""
+    """Keeps the updates and the segments of the rows that it gets."""
 
     def __init__(self):
-        self.rounds, self.legs = set(), []
+        self.rounds, self.segments = set(), []
 
     def rows(self, rows):
         self.rounds |= set(rows["service"].column("round").to_pylist())
-        self.legs += rows["leg"].to_pylist()
+        self.segments += rows["leg"].to_pylist()
 
 
 @pytest.mark.parametrize("row", LOST_SERVERS)
-def test_a_live_run_that_loses_its_server_goes_on_in_a_new_leg(row, tmp_path):
-    """From a checkpoint of its own time; a callback gets all that the new leg does."""
+def test_a_live_run_that_loses_its_server_continues_in_a_new_segment(row, tmp_path):
+    """From a checkpoint of its own time; a callback gets every row of the new segment."""
     case, placed = LOST_SERVERS[row]
     spec, folder, watch = spec_of(case, *placed), tmp_path / "run", Listening()
     if row.startswith("horizontal"):
@@ -374,15 +379,16 @@ def test_a_live_run_that_loses_its_server_goes_on_in_a_new_leg(row, tmp_path):
     assert (fault["party"], fault["kind"]) == ("server", "Lost")
     assert re.search(r"goes on from its checkpoint after update [1-9]", fault["message"])
     assert watch.rounds >= set(range(1, spec.budget.updates + 1))
-    assert watch.legs == run.rows("leg").to_pylist()
+    assert watch.segments == run.rows("leg").to_pylist()
 
 
-def test_a_live_run_that_the_user_stops_resumes_in_a_new_leg(tmp_path):
+def test_a_live_run_that_the_user_stops_resumes_in_a_new_segment(tmp_path):
     spec, folder = spec_of(changed(DPZV, *LIVE, *LIVE_LONG), ACTORS), tmp_path / "run"
     look = StopAtGate(Gate(tmp_path / "open", at=0), after=40)
     first = scenarios.run(spec, folder, runner="ray", stop=look.stop, progress=look).summary
     assert first["status"] == "stopped"
     assert 40 < first["updates"] < 240
+    assert RunFolder.open(folder).checkpoint().round == first["updates"]
     experiment, opened, _ = continued(folder)
     check_live(run_prepared(experiment, opened, runner="ray"), folder, 240, 2)
 

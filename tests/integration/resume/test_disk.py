@@ -12,7 +12,7 @@ import scenarios
 from raydpzv.errors import RunError
 from raydpzv.experiment.runner import continued
 from raydpzv.ledger import log
-from raydpzv.records import folder_rows, run_writer
+from raydpzv.records import run_writer, write_ahead_log
 from scenarios.exit_codes import failures
 from tests.helpers.runs import run_prepared
 
@@ -24,7 +24,7 @@ def full(monkeypatch):
     def make(what, calls, number):
         place = {
             "ledger": (log.os, "write"),
-            "append_rows": (folder_rows, "append_rows"),
+            "append_rows": (write_ahead_log, "append_rows"),
             "write_checkpoint": (run_writer, "write_checkpoint"),
         }[what]
         found, count = getattr(*place), [0]
@@ -46,7 +46,7 @@ def test_what_cannot_be_written_ends_the_run_and_a_resume_loses_nothing(
     small, tmp_path, full, monkeypatch, what, calls, number
 ):
     spec = small("record.checkpoint=1e-9", "record.checkpoint_updates=20")
-    monkeypatch.setattr(folder_rows, "_LONGEST_LOG", 1 << 12)  # so that rows become parts in the midst
+    monkeypatch.setattr(write_ahead_log, "_LONGEST_LOG", 1 << 12)  # so that rows become parts in the midst
     with monkeypatch.context():
         full(what, calls, number)
         with pytest.raises(RunError, match=os.strerror(number)) as caught:

@@ -14,7 +14,7 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records import folder_rows
+from raydpzv.records import write_ahead_log
 from raydpzv.records.checkpoint import CHECKPOINT, read_checkpoint
 from raydpzv.records.checkpoint import before as before_it
 from raydpzv.records.run_folder import RunFolder
@@ -175,7 +175,7 @@ def test_a_wall_clock_run_past_the_first_trimming_ends_well(tmp_path: Path, out:
 def test_missing_rows_are_named_before_anything_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_rows, "_LONGEST_LOG", 0)  # each checkpoint's rows are parts
+    monkeypatch.setattr(write_ahead_log, "_LONGEST_LOG", 0)  # each checkpoint's rows are parts
     stopped(small("decomfl", OFTEN), tmp_path / "run")
     for kind, path in (("all", "rows"), ("first", "rows/message/part-00000.parquet"), ("last", None)):
         folder = tmp_path / kind

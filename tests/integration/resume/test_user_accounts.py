@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import scenarios
-from raydpzv.accounts.user_filter import UserPrivacyFilter
 from raydpzv.errors import DataError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.records.checkpoint import CHECKPOINT, before
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.write_ahead_log import TAIL
+from raydpzv.sim.privacy_filter import PlanFilter
 from raydpzv.storage.download import Link
 from raydpzv.storage.snapshot import LINK
 from tests.helpers.kills import Killed, kill_at
@@ -50,9 +50,9 @@ class Releases:
     def __init__(self) -> None:
         self.of = Counter[int]()
         self.last: int | None = None
-        self._charge = UserPrivacyFilter.charge
+        self._charge = PlanFilter.charge
 
-    def __call__(self, account: UserPrivacyFilter, client: int, *given: Any, **named: Any) -> Any:
+    def __call__(self, account: PlanFilter, client: int, *given: Any, **named: Any) -> Any:
         found = self._charge(account, client, *given, **named)
         self.of[client] += 1
         if self.last is not None and sum(self.of.values()) >= self.last:
@@ -67,7 +67,7 @@ def charged(summary: dict[str, Any]) -> int:
 @pytest.fixture
 def releases(monkeypatch: pytest.MonkeyPatch) -> Releases:
     counts = Releases()
-    monkeypatch.setattr(UserPrivacyFilter, "charge", lambda *a, **k: counts(*a, **k))
+    monkeypatch.setattr(PlanFilter, "charge", lambda *a, **k: counts(*a, **k))
     return counts
 
 

@@ -16,7 +16,7 @@ from raydpzv.errors import DataError, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records import checkpoint, folder_rows
+from raydpzv.records import checkpoint, write_ahead_log
 from raydpzv.records.checkpoint import Checkpoint, before
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.run_folder import RunFolder
@@ -110,10 +110,10 @@ def copied_at(updates, spec, folder):
     return end, copy
 
 
-@pytest.mark.parametrize("kind", [*SYSTEM, "sound"])
+@pytest.mark.parametrize("kind", [*SYSTEM, "proved"])
 def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
     """Also sums that wait for the rest of their release, the mean of the last models, and the account."""
-    if kind == "sound":
+    if kind == "proved":
         waiting = ["method.gather=4", "method.average=0.8", "method.server=joint"]
         spec = sound(table(tmp_path / "table.csv"), *waiting, *SMALL_RECORD)
     else:
@@ -121,7 +121,7 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
     end, copy = copied_at(48, spec, tmp_path / "run")
     checkpoint = RunFolder.open(copy).checkpoint()
     assert checkpoint.round == 40
-    if kind == "sound":
+    if kind == "proved":
         assert checkpoint.state["server"]["role"]["gathered"]
         assert checkpoint.state["server"]["role"]["tail"][0] > 0
     stopped = shutil.copytree(copy, tmp_path / "stopped")
@@ -140,7 +140,7 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
 def killed_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder_rows, "_LONGEST_LOG", 0)  # so that each checkpoint's rows are parts
+        patch.setattr(write_ahead_log, "_LONGEST_LOG", 0)  # so that each checkpoint's rows are parts
         kill_at(35, scenario("dpzv"), folder)
     return folder
 

@@ -1,6 +1,6 @@
-"""The server's ledger on Ray: trimmed here and at the ledger actor, whose log on disk answers for what is gone.
+"""The server's ledger on Ray: trimmed here and at the ledger actor, whose log on disk has the trimmed updates.
 
-The actor is the plain class, called at once: what is tested is who forgets what, and who answers for it.
+The actor is the plain class in this process, asked by calls or on a socket.
 """
 
 from __future__ import annotations
@@ -56,11 +56,15 @@ def _results_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.get", lambda reference, timeout, awaited: reference)
 
 
-def relayed(path: Path | None, header: Header = HEADER) -> tuple[RelayedLedger, Called]:
+def relayed(
+    path: Path | None, header: Header = HEADER, *, listens: bool = False
+) -> tuple[RelayedLedger, Called]:
     actor = Actor()
     actor.open(path, header, False)
+    if listens:
+        actor.open_transport("", b"k" * 32, 3)
     handle = Called(actor)
-    ledger = RelayedLedger(handle, header, 1.0)
+    ledger = RelayedLedger(handle, header, 2.0)
     ledger.adopt()
     handle.asked.clear()
     return ledger, handle
@@ -104,15 +108,23 @@ def test_a_trimmed_range_is_the_actors_and_any_other_is_answered_here(tmp_path: 
     handle.actor.close()
 
 
-def test_an_executor_gets_trimmed_ranges_too(tmp_path: Path) -> None:
-    ledger, handle = relayed(tmp_path / "ledger")
+@pytest.mark.parametrize("listens", [False, True], ids=["calls", "socket"])
+def test_a_host_gets_trimmed_ranges_too(tmp_path: Path, *, listens: bool) -> None:
+    ledger, handle = relayed(tmp_path / "ledger", listens=listens)
     fill(ledger, 60)
+    assert (there(handle).version, there(handle).digest) == (60, ledger.digest)
     ledger.trim(50)
-    late = LedgerRange(handle, 1.0)
+    late = LedgerRange(handle, 2.0)
     late.reach(60)
-    for a, b in ((0, 60), (0, 3), (44, 52), (50, 60)):
+    for a, b in ((0, 60), (0, 3), (44, 52), (50, 60), (60, 60)):
         assert_holds(late.since(a, b), a, b)
     assert handle.asked == [(0, 60)]
+    assert_holds(late.since(12), 12, 60)
+    assert handle.asked == [(0, 60), (12, None)]
+    with pytest.raises(InputError, match="<= 60"):
+        late.reach(61)
+    late.reach(60)
+    assert_holds(late.since(0, 3), 0, 3)
     handle.actor.close()
 
 
@@ -138,7 +150,7 @@ def test_only_what_a_log_holds_can_be_recalled(tmp_path: Path, folder: str | Non
     fill(ledger, 9)
     handle.actor.trim(5)  # from whoever asks: without a log the actor keeps what nobody else has
     assert there(handle)._memory.trimmed == (5 if folder else 0)
-    assert_holds(LedgerRange(handle, 1.0).since(0, 9), 0, 9)
+    assert_holds(LedgerRange(handle, 2.0).since(0, 9), 0, 9)
     handle.actor.close()
 
 
@@ -159,7 +171,7 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
     assert ledger._memory.trimmed == there(handle)._memory.trimmed == (191 if folder else 0)
     assert ledger.digest == there(handle).digest == plain.digest
     states = []
-    for history in (ledger, LedgerRange(handle, 1.0), plain):
+    for history in (ledger, LedgerRange(handle, 2.0), plain):
         replica = toy.replica(how)
         replica.go_to(200, history)
         states.append(toy.bits(replica.state()))
@@ -169,39 +181,10 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
 
 @pytest.fixture
 def lined(tmp_path: Path) -> Iterator[tuple[RelayedLedger, Called]]:
-    """The server's ledger and the actor's handle, with an open line between them; calls of `since` are counted."""
-    actor = Actor()
-    actor.open(tmp_path / "ledger", HEADER, False)
-    actor.open_transport("", b"k" * 32, 3)
-    handle = Called(actor)
-    yield RelayedLedger(handle, HEADER, 2.0), handle
-    actor.close()
-
-
-def test_over_a_socket_updates_and_ranges_are_those_of_calls(lined: tuple[RelayedLedger, Called]) -> None:
-    ledger, handle = lined
-    fill(ledger, 60)
-    assert (there(handle).version, there(handle).digest) == (60, ledger.digest)
-    ledger.trim(40)
-    late = LedgerRange(handle, 2.0)
-    late.reach(60)
-    for source in (ledger, late):
-        for a, b in ((0, 60), (7, 41), (55, 60), (60, 60)):
-            assert_holds(source.since(a, b), a, b)
-    assert_holds(late.since(12), 12, 60)
-    assert handle.asked == [(0, 60), (0, 60), (7, 41), (12, None)]
-
-
-def test_the_ledgers_errors_are_raised_at_the_other_end(
-    lined: tuple[RelayedLedger, Called],
-) -> None:
-    ledger, handle = lined
-    fill(ledger, 3)
-    late = LedgerRange(handle, 2.0)
-    with pytest.raises(InputError, match="<= 3"):
-        late.reach(4)
-    late.reach(3)
-    assert_holds(late.since(0, 3), 0, 3)
+    """The server's ledger and the handle of an actor that listens."""
+    ledger, handle = relayed(tmp_path / "ledger", listens=True)
+    yield ledger, handle
+    handle.actor.close()
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import norm
 
 from raydpzv.audit.forced_queries import Queries
-from raydpzv.audit.label_inference import LabelGuesses, told
+from raydpzv.audit.label_inference import LabelGuesses, label_evidence
 from raydpzv.keys import Key
 from raydpzv.privacy.gdp import delta_of
 
@@ -19,7 +19,7 @@ def test_the_log_ratio_is_that_of_the_densities_and_right_as_often_as_phi_of_hal
     right = 0
     for _ in range(2000):
         seen = mine.values + sigmas * generator.normal(size=count)
-        apart, ratio = told(mine, other, seen)
+        apart, ratio = label_evidence(mine, other, seen)
         densities = norm.logpdf(seen, mine.values, sigmas) - norm.logpdf(seen, other.values, sigmas)
         assert np.isclose(ratio, densities.sum(), atol=1e-9)
         right += ratio > 0

@@ -32,7 +32,7 @@ def test_every_method_runs_at_every_epsilon_and_the_controls_are_always_there():
     )
     assert lines(found) == [
         ("digits_dpzv", None), ("digits_dpzv", 1.0), ("vafl", None), ("vafl", 1.0),
-        (CONTROLS["frozen"], None), (CONTROLS["central"], None),
+        (CONTROLS["frozen"], None), (CONTROLS["sgd"], None),
     ]  # fmt: skip
     assert [line.control for line in found.lines] == [False] * 4 + [True] * 2
     alone = comparison(methods=(MethodEntry(scenario="digits_dpzv"), MethodEntry(scenario="vafl")))
@@ -99,7 +99,7 @@ def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
 
 def test_a_control_among_the_methods_is_not_there_twice():
     found = comparison(epsilons=(1.0,), methods=(MethodEntry(scenario="frozen"),))
-    assert lines(found) == [("frozen", None), (CONTROLS["central"], None)]
+    assert lines(found) == [("frozen", None), (CONTROLS["sgd"], None)]
     assert found.lines[0].control
 
 

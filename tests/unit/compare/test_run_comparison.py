@@ -213,5 +213,5 @@ def test_a_proved_mode_stays_proved_at_every_epsilon_and_all_rows_are_what_was_p
     assert (claim["relation"], round(claim["claimed"], 6)) == ("add_remove", 3.0)
     assert replaced["relation"] == "replace"
     assert replaced["claimed"] > claim["claimed"]
-    with pytest.raises(SpecError, match=r'"sound" is for method\.name = "dpzv"'):
+    with pytest.raises(SpecError, match=r'"proved" is for method\.name = "dpzv"'):
         resolved(file.model_copy(update={"methods": (MethodEntry(set=("method.name=vafl",)),)}))

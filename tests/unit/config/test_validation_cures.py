@@ -132,7 +132,7 @@ def test_cures_are_read_off_a_complaint() -> None:
         'data.scale="none"',
     ]
     assert cures("budget.epsilon: has no meaning here; leave it out") == ["budget.epsilon"]
-    assert cures('method.server: wrong; with privacy.mode = "sound" use one of "frozen", "joint"') == [
+    assert cures('method.server: wrong; with privacy.mode = "proved" use one of "frozen", "joint"') == [
         'method.server="frozen"',
         'method.server="joint"',
     ]

@@ -36,7 +36,7 @@ def made(*overrides: str, key: Key = KEY) -> GeneratedSplit:
 
 
 def all_rows(table: GeneratedTable) -> tuple[np.ndarray, np.ndarray]:
-    return table.take(np.arange(table.parts.total))
+    return table.rows_at(np.arange(table.parts.total))
 
 
 @pytest.mark.parametrize(("clients", "total"), [(1, 1), (1, 9), (4, 4), (5, 12), (7, 70), (6, 71)])
@@ -59,7 +59,7 @@ def test_a_row_is_the_same_whoever_asks_and_with_whatever_others() -> None:
     x, y = all_rows(table)
     assert (x.dtype, x.shape, y.dtype) == (np.float32, (1107, 16), np.int64)
     some = np.array([1106, 3, 500, 501, 3])
-    again_x, again_y = made().train.take(some)
+    again_x, again_y = made().train.rows_at(some)
     assert np.array_equal(again_x, x[some])
     assert np.array_equal(again_y, y[some])
     own_x, own_y = table.of_client(8)
@@ -69,7 +69,7 @@ def test_a_row_is_the_same_whoever_asks_and_with_whatever_others() -> None:
     assert not np.array_equal(all_rows(made(key=Key(4)).train)[0], x)
     for outside in (-1, 1107):
         with pytest.raises(InputError, match=f"no row {outside}"):
-            table.take(np.array([0, outside]))
+            table.rows_at(np.array([0, outside]))
 
 
 def test_rows_are_the_mixture_of_the_source_that_keeps_them() -> None:

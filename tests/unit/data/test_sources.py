@@ -28,12 +28,6 @@ def test_digits_are_in_0_to_1():
 
 
 def test_every_source_says_what_it_is_and_where_it_comes_from():
-    assert list(DATA_SOURCES) == [
-        "digits", "breast_cancer", "wine", "mnist", "mnist5k", "fashion_mnist", "cifar10", "csv", "parquet",
-        "multiview",
-        "synthetic", "synthetic_clients", "mimic3", "synthetic_series", "amazon_polarity", "tokens",
-        "synthetic_reviews", "survival", "synthetic_survival", "creditcard", "heart_disease", "tcga_brca",
-    ]  # fmt: skip
     for source in DATA_SOURCES.values():
         assert source.about
         assert source.home
@@ -50,11 +44,3 @@ def test_settings_that_lack_or_do_not_belong():
         get("digits", Path("somewhere"))
     with refusal(SpecError, '"cifar10" takes no target', "it takes folder"):
         get("cifar10", Path("somewhere"), target="kind")
-
-
-def test_which_sources_are_token_ids() -> None:
-    assert {name for name, source in DATA_SOURCES.items() if source.tokens} == {
-        "amazon_polarity",
-        "tokens",
-        "synthetic_reviews",
-    }

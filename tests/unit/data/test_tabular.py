@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from raydpzv.errors import DataError, SpecError
 from tests.helpers.loading import get, refusal
+
+DAYS = [datetime.date(2001, 2, 3)] * 24
 
 
 def columns(rows: int = 24) -> dict[str, list]:
@@ -21,7 +24,10 @@ def columns(rows: int = 24) -> dict[str, list]:
 
 
 def write_csv(path: Path, data: dict[str, list]) -> Path:
-    lines = [",".join(data), *(",".join(str(v) for v in row) for row in zip(*data.values(), strict=True))]
+    lines = [
+        ",".join(data),
+        *(",".join("" if v is None else str(v) for v in row) for row in zip(*data.values(), strict=True)),
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -75,34 +81,49 @@ def test_whole_numbers_beyond_a_double_are_rounded(tmp_path):
     assert split.train.x.max() == 2.0**60
 
 
+NO_PROOF = 'without privacy.mode = "proved" also: '
+SPOILT = {
+    "no target": ({}, {"target": "kinds"}, 'no column "kinds"', 'mean "kind"', "age, weight, smokes, kind"),
+    "a target of fractions": ({}, {"target": "weight"}, 'column "weight"', "double", "whole numbers"),
+    "no features": (dict.fromkeys(("age", "weight", "smokes")), {}, "no features"),
+    "one class": ({"kind": ["fig"] * 24}, {}, 'the one value "fig"'),
+    "a text": (
+        {},
+        {"target": "age"},
+        'column "kind"',
+        'such as "pear" in row 0 ',
+        "its values in data.categories",
+    ),
+    "a text among numbers": (
+        {"age": [*map(str, range(17)), "unknown", *map(str, range(6))]},
+        *({}, 'column "age"', 'such as "unknown" in row 17 ', NO_PROOF),
+    ),
+    "no number": ({"age": [*range(9), None, *range(14)]}, {}, "nan", "row 9 ", 'column "age"', NO_PROOF),
+    "not a number": ({"age": [1.5] * 7 + [float("nan")] * 17}, {}, "row 7 ", 'column "age"'),
+    "no label": ({"kind": ["a", "b"] * 5 + [None] + ["a"] * 13}, {}, "no label in row 10 "),
+    "an empty column": ({"age": [None] * 24}, {}, 'column "age" of "own" is empty'),
+    "dates": ({"born": DAYS}, {}, "holds dates", 'such as "2001-02-03"', "days since one day"),
+    "no group": ({"who": [1, 1, 2, 2, None, *range(19)]}, {"groups": "who"}, "no group in row 4 "),
+    "the target as group": ({}, {"groups": "kind"}, "the column to predict"),
+    "no column of groups": ({}, {"groups": "whom"}, 'no column "whom" of groups'),
+    "one group": (
+        {"who": ["one"] * 24},
+        {"groups": "who"},
+        'column "who"',
+        "one group, which leaves no test group",
+    ),
+    "the target as category": ({}, {"categories": ("kind",)}, 'no column "kind" of categories'),
+    "no such category": ({}, {"categories": ("nobody",)}, 'no column "nobody" of categories'),
+}
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_what_is_wrong_with_a_table_is_named(tmp_path, form):
-    def refused(data: dict[str, list], target: str, *words: str) -> None:
-        with refusal(DataError, '"own"', *words):
-            get(form, file=WRITERS[form](tmp_path / "own", data), target=target)
-
-    good = columns()
-    refused(good, "kinds", 'no column "kinds"', 'mean "kind"', "age, weight, smokes, kind")
-    refused(good, "age", 'column "kind"', 'such as "pear" in row 0 ', r"list its values in data.categories")
-    refused(good, "weight", 'column "weight"', "double", "whole numbers")
-    refused({name: good[name] for name in ("kind",)}, "kind", "no features")
-    refused({**good, "kind": ["fig"] * 24}, "kind", 'the one value "fig"')
-    refused({**good, "age": [1.5] * 7 + [float("nan")] * 17}, "kind", "row 7 ", 'column "age"')
-
-
-def test_missing_values_are_named_by_row(tmp_path):
-    data = columns()
-    write_csv(tmp_path / "own", {**data, "age": [*range(9), "", *range(14)]})
-    with refusal(
-        DataError, "nan", "row 9 ", 'column "age"', 'without privacy.mode = "sound" also: data.missing'
-    ):
-        get("csv", file=tmp_path / "own", target="kind")
-    write_csv(tmp_path / "own", {**data, "kind": ["a", "b"] * 5 + [""] + ["a"] * 13})
-    with refusal(DataError, 'column "kind"', "no label in row 10 "):
-        get("csv", file=tmp_path / "own", target="kind")
-    write_csv(tmp_path / "own", {**data, "age": [""] * 24})
-    with refusal(DataError, 'column "age" of "own" is empty'):
-        get("csv", file=tmp_path / "own", target="kind")
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_a_spoilt_table_is_refused_with_column_and_row(tmp_path, form, spoilt):
+    changes, options, *words = SPOILT[spoilt]
+    data = {name: column for name, column in (columns() | changes).items() if column is not None}
+    with refusal(DataError, '"own"', *words):
+        get(form, file=WRITERS[form](tmp_path / "own", data), **{"target": "kind", **options})
 
 
 @pytest.mark.parametrize(
@@ -129,44 +150,8 @@ def test_a_column_of_groups_is_no_feature_and_keeps_its_rows_together(tmp_path, 
     who = [set(part.x[:, 0].astype(int) // 3) for part in (split.train, split.test)]
     assert not who[0] & who[1]
     assert who[0] | who[1] == set(range(8))
-    for wrong, *words in (
-        ("whom", 'no column "whom" of groups', 'mean "who"'),
-        ("kind", "the column to predict"),
-    ):
-        with refusal(DataError, '"own"', *words):
-            get(form, file=file, target="kind", groups=wrong)
-    WRITERS[form](file, {**columns(), "who": ["one"] * 24})
-    with refusal(DataError, 'column "who"', "one group, which leaves no test group"):
-        get(form, file=file, target="kind", groups="who")
     with refusal(SpecError, 'data set "wine" takes no groups, "who" was given'):
         get("wine", groups="who")
-
-
-def test_a_number_that_is_none_is_shown_with_its_row_and_dates_are_refused_in_words(tmp_path):
-    write_csv(tmp_path / "own", {**columns(), "age": [*range(17), "unknown", *range(6)]})
-    with refusal(
-        DataError, 'column "age"', 'such as "unknown" in row 17 ', 'without privacy.mode = "sound" also: '
-    ):
-        get("csv", file=tmp_path / "own", target="kind")
-    write_csv(tmp_path / "own", {**columns(), "born": ["2001-02-03"] * 24})
-    with refusal(DataError, 'column "born"', "holds dates", 'such as "2001-02-03"', "days since one day"):
-        get("csv", file=tmp_path / "own", target="kind")
-    table = pa.table({"x": ["1", "2"] * 8, "t": [0, 1] * 8})
-    with refusal(DataError, 'column "x"', 'such as "1" in row 0 '):
-        get("parquet", file=write_parquet(tmp_path / "t", table), target="t")
-
-
-@pytest.mark.parametrize("wrong", ["kind", "nobody"])
-def test_an_unknown_category_is_refused(tmp_path, wrong):
-    write_csv(tmp_path / "own", columns())
-    with refusal(DataError, f'no column "{wrong}" of categories'):
-        get("csv", file=tmp_path / "own", target="kind", categories=(wrong,))
-
-
-def test_groups_that_are_missing_are_named_by_row(tmp_path):
-    write_csv(tmp_path / "own", {**columns(), "who": [1, 1, 2, 2, "", *range(19)]})
-    with refusal(DataError, 'column "who"', "no group in row 4 "):
-        get("csv", file=tmp_path / "own", target="kind", groups="who")
 
 
 def test_lines_above_the_heading_are_skipped_where_that_is_asked_for(tmp_path):

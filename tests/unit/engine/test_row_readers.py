@@ -29,7 +29,7 @@ def test_made_rows_have_the_losses_and_gradients_of_kept_ones(
     prepared: PreparedHorizontal, engine: str
 ) -> None:
     table = prepared.split.train
-    x, y = (torch.from_numpy(column) for column in table.take(np.arange(table.parts.total)))
+    x, y = (torch.from_numpy(column) for column in table.rows_at(np.arange(table.parts.total)))
 
     def over(rows: RowReader) -> Objective:
         network = prepared.plan.dense()

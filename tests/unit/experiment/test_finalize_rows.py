@@ -11,7 +11,7 @@ import pytest
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.records.callbacks import Callback, Callbacks
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import Rows
 from tests.helpers.numbered_rows import after, begun, beside, evaluations, fault, faults, numbers
 
@@ -29,7 +29,7 @@ class Listening(Callback):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunFolder]:
+def folder(tmp_path: Path) -> Iterator[RunWriter]:
     with begun(tmp_path) as folder:
         yield folder
 
@@ -39,7 +39,7 @@ def recorded(writer: RowWriter, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_rows_are_kept_and_told_in_their_order(folder: RunFolder, *, written: bool) -> None:
+def test_rows_are_kept_and_told_in_their_order(folder: RunWriter, *, written: bool) -> None:
     watch = Listening()
     writer = RowWriter(folder if written else None, 1.0, Callbacks([watch]))
     writer.add(evaluations(0, 1))
@@ -53,7 +53,7 @@ def test_rows_are_kept_and_told_in_their_order(folder: RunFolder, *, written: bo
     assert all(table.num_rows == 0 for name, table in writer.all().items() if name not in watch.told)
 
 
-def test_rows_that_are_made_again_are_told_once(folder: RunFolder) -> None:
+def test_rows_that_are_made_again_are_told_once(folder: RunWriter) -> None:
     """Also where they come in other pieces, of which a part is known."""
     watch = Listening()
     writer = RowWriter(folder, 1.0, Callbacks([watch]))
@@ -75,7 +75,7 @@ def test_rows_that_are_made_again_are_told_once(folder: RunFolder) -> None:
     assert recorded(writer, "fault") == watch.told["fault"] == [0, 1, 2]
 
 
-def test_of_a_new_leg_all_is_told_but_what_the_leg_before_it_has_told_of_faults(folder: RunFolder) -> None:
+def test_of_a_new_leg_all_is_told_but_what_the_leg_before_it_has_told_of_faults(folder: RunWriter) -> None:
     watch = Listening()
     writer = RowWriter(folder, 1.0, Callbacks([watch]))
     writer.add(beside(evaluations(0), faults(0)))
@@ -93,7 +93,7 @@ def test_of_a_new_leg_all_is_told_but_what_the_leg_before_it_has_told_of_faults(
     assert watch.told["fault"] == recorded(writer, "fault") == [0, 1, 2, 3]
 
 
-def test_who_watches_a_run_that_goes_on_is_not_told_what_was_before(folder: RunFolder) -> None:
+def test_who_watches_a_run_that_goes_on_is_not_told_what_was_before(folder: RunWriter) -> None:
     RowWriter(folder, 1.0, Callbacks()).add(evaluations(0, 1))
     watch = Listening()
     writer = RowWriter(folder, 1.0, Callbacks([watch]))
@@ -102,7 +102,7 @@ def test_who_watches_a_run_that_goes_on_is_not_told_what_was_before(folder: RunF
     assert recorded(writer, "evaluation") == [0, 1, 2]
 
 
-def test_rows_are_due_a_while_after_the_last(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_due_a_while_after_the_last(folder: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     writer = RowWriter(folder, 5.0, Callbacks())
@@ -118,17 +118,17 @@ def test_rows_are_due_a_while_after_the_last(folder: RunFolder, monkeypatch: pyt
 
 
 def test_what_checkpoints_cost_is_said_with_what_it_took_to_take_them(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, write = 0.0, RunFolder.write_checkpoint
+    now, write = 0.0, RunWriter.write_checkpoint
 
-    def slowly(self: RunFolder, checkpoint: Checkpoint) -> int:
+    def slowly(self: RunWriter, checkpoint: Checkpoint) -> int:
         nonlocal now
         now += 0.25
         return write(self, checkpoint)
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(RunFolder, "write_checkpoint", slowly)
+    monkeypatch.setattr(RunWriter, "write_checkpoint", slowly)
     writer = RowWriter(folder, 5.0, Callbacks())
     sizes = [writer.write_checkpoint(Checkpoint(1, {"some": [0] * number}, None)) for number in (1, 100)]
     assert 0 < sizes[0] < sizes[1]

@@ -13,7 +13,6 @@ from raydpzv.config.settings_reference import settings_page
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.summary import NO_ACCOUNT, Ending, summarise
 from raydpzv.experiment.vertical import prepare_vertical
-from raydpzv.privacy.mean_claims import claims
 from raydpzv.records import metrics
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.schema import SCHEMAS
@@ -134,7 +133,9 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget(small, adve
 
 
 def test_a_budget_into_which_no_update_fits_is_refused(small):
-    with pytest.raises(SpecError, match="one update alone exceeds ε=1 against client"):
+    with pytest.raises(
+        SpecError, match=r"not one release fits into ε=1: it alone is ε=1454 .adversary client"
+    ):
         prepare_vertical(small("privacy.noise=system", "budget.epsilon=1.0"))
 
 
@@ -150,7 +151,7 @@ def test_what_went_wrong_is_said(small):
 
 def test_claims_before_and_after_agree_where_the_plan_was_exact(small):
     spec = small("method.server=frozen", "privacy.noise=system", "method.batch=1437")
-    planned = {(c.adversary, c.relation): c.epsilon for c in claims(prepare_vertical(spec).setting)}
+    planned = {(c.adversary, c.relation): c.epsilon for c in prepare_vertical(spec).setting.table()}
     found = {(c["adversary"], c["relation"]): c["epsilon"] for c in scenarios.run(spec).summary["epsilon"]}
     assert found == pytest.approx(planned)
 
@@ -220,7 +221,7 @@ def test_without_an_account_and_a_plan_nothing_is_claimed(small):
     planned = prepare_vertical(small("method.server=frozen", "privacy.noise=system", *PUBLIC))
     bound = summarise("x", planned, scenarios.run(small()).tables, lost)
     assert bound["private"] is True
-    assert {c["epsilon"] for c in bound["epsilon"]} == {c.epsilon for c in claims(planned.setting)}
+    assert {c["epsilon"] for c in bound["epsilon"]} == {c.epsilon for c in planned.setting.table()}
 
 
 def test_a_paced_callback_is_told_of_the_first_update_and_of_the_end(small):

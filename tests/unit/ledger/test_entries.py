@@ -266,10 +266,10 @@ def test_a_slices_chain_is_that_of_its_updates_one_after_the_other(counts):
     updates = [
         checked(
             number + 1,
-            party=number - 1,
-            read=0,
-            lr=0.5 + number,
-            columns={
+            {
+                "party": number - 1,
+                "read": 0,
+                "lr": 0.5 + number,
                 "step": np.arange(count) // 2,
                 "perturbation": np.arange(count) % 2,
                 "seed": np.arange(count, dtype=np.uint64) + np.uint64(2**63),

@@ -13,10 +13,9 @@ from raydpzv.keys import Key
 from raydpzv.privacy.claim_words import USEFUL, adversary_cell, claim_text, guess, judge
 from raydpzv.privacy.gdp import delta_of, epsilon_of, guess_of, mu_of
 from raydpzv.privacy.group_accountant import group_guess
-from raydpzv.privacy.mean_accountant import poisson_guess
-from raydpzv.privacy.statements import claims
-from raydpzv.privacy.user_accountant import user_guess
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.pld import poisson_guess
+from raydpzv.privacy.user_mechanism import user_guess
+from raydpzv.privacy.users import UserReleasePlan
 from tests.helpers.synthetic_run import TERMS
 
 USERS: dict[str, Any] = {
@@ -90,15 +89,15 @@ def test_one_step_of_a_group_is_guessed_as_its_mixture_says() -> None:
 
 
 def test_releases_made_twice_are_guessed_no_better_than_without_coins() -> None:
-    once = UserSetting(**USERS, sampling=0.3)
-    twice = UserSetting(**USERS, sampling=0.3, remade=2)
-    bare = UserSetting(**USERS)
+    once = UserReleasePlan(**USERS, sampling=0.3)
+    twice = UserReleasePlan(**USERS, sampling=0.3, remade=2)
+    bare = UserReleasePlan(**USERS)
     assert user_guess(once) < user_guess(twice) <= user_guess(bare)
 
 
 @pytest.mark.parametrize("changed", [{}, {"sampling": 0.3}, {"weights": "records"}, {"kind": "naive"}])
 def test_every_proved_row_has_a_guess_that_its_epsilon_permits(changed: dict[str, Any]) -> None:
-    for row in claims(UserSetting(**USERS | changed)):
+    for row in UserReleasePlan(**USERS | changed).claims():
         if row.adversary == "paper":
             assert row.guess is None
             continue

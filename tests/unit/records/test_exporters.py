@@ -15,11 +15,12 @@ import pytest
 import raydpzv
 from raydpzv.errors import InputError, SpecError
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.privacy.release import PrivacyLoss
 from raydpzv.records import exporters
 from raydpzv.records.callbacks import Fault, RunStart
 from raydpzv.records.exporters import JsonLog, status_scalars
 from raydpzv.registry import LOGS
-from raydpzv.sim.interfaces import PrivacyLoss, Status
+from raydpzv.sim.interfaces import Status
 from scenarios.options import chosen_logs
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import random
 import struct
+import subprocess
+import sys
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -203,3 +207,39 @@ def test_epsilons_are_made_of_all_rows_at_once():
     assert asked == [(2, 30)]
     recorder.drain()
     assert asked == [(2, 30)]
+
+
+POOL = "import {first}; import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+
+
+@pytest.mark.parametrize("first", ["raydpzv", "scenarios.cli", "actors.vertical.server_actor"])
+@pytest.mark.parametrize("chosen", [None, "mimalloc"])
+def test_rows_take_the_systems_memory_unless_somebody_has_chosen(first: str, chosen: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    if chosen:
+        environment["ARROW_DEFAULT_MEMORY_POOL"] = chosen
+    command = [sys.executable, "-c", POOL.format(first=first)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == [chosen or "system"]
+
+
+def test_rows_that_come_in_during_drains_are_there_once_and_in_order():
+    recorder, found = Recorder(), []
+    threads, each = 3, 4000
+
+    def write(thread):
+        record = recorder.writer("fault")
+        for i in range(each):
+            record((float(i), f"thread {thread}", "kind", f"{i}"))
+
+    workers = [threading.Thread(target=write, args=(t,)) for t in range(threads)]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        found += recorder.drain()["fault"].to_pylist()
+    found += recorder.drain()["fault"].to_pylist()
+    for thread in range(threads):
+        mine = [row for row in found if row["party"] == f"thread {thread}"]
+        assert [row["message"] for row in mine] == [f"{i}" for i in range(each)]
+        assert [row["time"] for row in mine] == [float(i) for i in range(each)]
+    assert len(found) == threads * each

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raydpzv.errors import DataError, InputError, RunError
-from raydpzv.records import folder_rows, store
+from raydpzv.records import store, write_ahead_log
 from raydpzv.records.run_folder import RunFolder, column_rows
 from tests.helpers.numbered_rows import after, begun, beside, faults, numbers, releases
 from tests.helpers.reopened import beside as computed_beside
@@ -95,7 +95,7 @@ def test_what_is_kept_of_the_last_rows_is_what_the_parts_hold(
     assert numbers(folder.written()["fault"]) == [0, 1, 2, 3], "it is not read again"
     (folder.path / "rows" / "fault" / "part-00001.parquet").write_bytes(kept)
     with monkeypatch.context() as patch:
-        patch.setattr(folder_rows, "append_rows", full)
+        patch.setattr(write_ahead_log, "append_rows", full)
         with pytest.raises(RunError, match="No space left"):
             folder.append(faults(4), keep=True)
     assert written() == [0, 1, 2, 3], "what could not be written is in no summary"

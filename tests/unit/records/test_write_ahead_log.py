@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import DataError, RunError
-from raydpzv.records import folder_rows, write_ahead_log
+from raydpzv.records import write_ahead_log
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before
 from raydpzv.records.fork import fork_size
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.row_codec import unpacked_rows
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.records.store import Rows
+from raydpzv.records.store import Rows, unpacked_rows
 from raydpzv.records.write_ahead_log import TAIL, LogExtent, WriteAheadLog, read_log
 
 
@@ -216,7 +215,7 @@ def test_where_the_last_rows_are_damaged_the_checkpoint_before_is_gone_back_to(t
 def test_many_rows_become_parts_and_the_log_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_rows, "_LONGEST_LOG", 1 << 20)
+    monkeypatch.setattr(write_ahead_log, "_LONGEST_LOG", 1 << 20)
     (tmp_path / "run").mkdir()
     folder = RunWriter(tmp_path / "run")
     big = Recorder()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.records.publication import STAYS
+from raydpzv.records.publish import STAYS
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.summary_fields import SUMMARY_FORMAT
 from raydpzv.report import text

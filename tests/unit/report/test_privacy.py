@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -10,17 +9,16 @@ from rich.console import Console
 
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.claim_words import Claim
-from raydpzv.privacy.mean_claims import claims
-from raydpzv.privacy.mean_setting import MeanSetting
-from raydpzv.report.privacy import CONDITION, PrivacyBlock, calibration, privacy_table
+from raydpzv.privacy.mean import MeanReleasePlan
+from raydpzv.report.privacy import CONDITION, PrivacyBlock, privacy_table
 from tests.helpers.synthetic_run import CLAIMS, MECHANISM, SCOPE, TERMS
 
 PROVED = TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": "PLD", "holds": True, "note": "why"}
 SIGMA = paper_sigma(epsilon=1.0, delta=1e-3, clip=2.0, releases=2000, rows=1437)
 
 
-def setting(server: str, batches: str, target: float | None = 1.0) -> MeanSetting:
-    return MeanSetting(
+def setting(server: str, batches: str, target: float | None = 1.0) -> MeanReleasePlan:
+    return MeanReleasePlan(
         rows=1437,
         batch=64,
         releases=2000,
@@ -82,7 +80,7 @@ def test_the_conditional_column_is_there_only_with_a_conditional_number() -> Non
 @pytest.mark.parametrize("server", ["sgd", "frozen"])
 @pytest.mark.parametrize("batches", ["shuffle", "poisson"])
 def test_real_claims_fit_the_terminal_and_lose_no_word(server: str, batches: str, width: int) -> None:
-    stated = [asdict(c) for c in claims(setting(server, batches))]
+    stated = [asdict(c) for c in setting(server, batches).table()]
     lines = printed(stated, width)
     assert max(map(len, lines)) <= width
     said = squeezed(lines)
@@ -112,24 +110,3 @@ def test_claims_of_older_runs_without_the_newer_fields_still_print() -> None:
     said = squeezed(printed([old], 80))
     assert "8.25 – proved – PLD" in said
     assert "Scope" not in said
-
-
-def test_the_calibration_names_its_formula_its_inputs_and_its_result() -> None:
-    said = calibration(asdict(setting("sgd", "shuffle")))
-    for part in (
-        "2·2·√2,000 / (1,437·0.3884) = 0.3205",
-        "Theorem VI.5",
-        "ε = 1 at δ = 0.001",
-        "replace one record",
-        "C = 2",
-        "T = 2,000 planned releases",
-        "D = 1,437",
-    ):
-        assert part in said
-    assert 2 * 2 * math.sqrt(2000) / (1437 * 0.3884) == pytest.approx(SIGMA, rel=2e-4)
-
-
-def test_a_given_sigma_is_said_to_follow_from_nothing() -> None:
-    said = calibration(asdict(setting("sgd", "shuffle", target=None)))
-    assert said.startswith("σ = 0.3205")
-    assert "Theorem" not in said

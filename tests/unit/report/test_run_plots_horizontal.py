@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from raydpzv.keys import Key
-from raydpzv.records import metrics, staleness
+from raydpzv.records import lateness, metrics
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.report import client_plots, plots, run_plots
 from raydpzv.report.page import DRAWINGS
@@ -137,7 +137,7 @@ def test_catching_up_is_the_fold(rounds: RunView, alone: RunView, weighty: RunVi
     shown = figure(run_plots.missed_over_updates([rounds, weighty, alone]))
     lines = shown.axes[0].get_lines()
     for run, mean, high in zip((rounds, alone), lines[::2], lines[1::2], strict=True):
-        caught = staleness.catch_up(run.rows["sync"])
+        caught = lateness.catch_up(run.rows["sync"])
         np.testing.assert_array_equal(mean.get_xdata(), caught.round)
         np.testing.assert_array_equal(mean.get_ydata(), caught.mean)
         np.testing.assert_array_equal(high.get_ydata(), caught.high)

@@ -9,7 +9,7 @@ import pytest
 
 import scenarios
 from raydpzv.experiment.prepare import planned_privacy
-from raydpzv.privacy.statements import claims, verdict
+from raydpzv.privacy.release import verdict
 from raydpzv.report.run_summary import accuracy_line, headline
 from raydpzv.sim.virtual import NOBODY_WAKES
 from tests.helpers.public_data import PUBLIC
@@ -36,7 +36,7 @@ def summary(scenario, *overrides):
         "private_reason": None if said.private else said.lead,
         "privacy_verdict": said.text,
         "privacy_asides": list(said.asides),
-        "epsilon": [dataclasses.asdict(c) for c in claims(found)],
+        "epsilon": [dataclasses.asdict(c) for c in found.claims()],
     }
 
 

@@ -7,8 +7,9 @@ from rich.console import Console
 
 import scenarios
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.privacy.release import PrivacyLoss
 from raydpzv.records.callbacks import Fault
-from raydpzv.sim.interfaces import PrivacyLoss, Status
+from raydpzv.sim.interfaces import Status
 from scenarios.progress import live_progress
 
 

@@ -14,8 +14,9 @@ from rich.console import Console
 import scenarios
 from raydpzv.compare.plan import Comparison, PlannedLine
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss
 from raydpzv.report.text import duration
-from raydpzv.sim.interfaces import UNACCOUNTED, PrivacyLoss, Status
+from raydpzv.sim.interfaces import Status
 from scenarios import progress
 from scenarios.comparison_progress import Watch
 from scenarios.progress import epsilon_terms, forecast, live_progress, progress_line, view

@@ -290,9 +290,3 @@ def test_a_terminals_bar_counts_trials_that_are_over_or_those_that_have_begun_wh
     assert bar(replace(plan, scheduler="asha", grace=10, promotes=True), went) == "begun 1/3"
     more = replace(plan, trials=plan.trials * 2)
     assert bar(plan, lambda watch: watch.ended(0, ""), lambda watch: watch.grew(more)) == "1/6"
-
-
-def test_changes_of_a_step_size_are_lines_of_the_table():
-    assert search_progress._schedule([[241, 0.0038], [321, 0.0014]]) == "0.0038 from 241\n0.0014 from 321"
-    assert search_progress._schedule([]) == ""
-    assert search_progress._schedule("0 at 40") == "0 at 40"

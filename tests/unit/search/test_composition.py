@@ -7,7 +7,7 @@ import math
 import pytest
 
 from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.privacy.mean_accountant import participation_epsilon
+from raydpzv.privacy.mean import participation_epsilon
 from raydpzv.search.composition import SearchClaims, compose, sentences
 
 UNIT = "so many releases; unit: one record"

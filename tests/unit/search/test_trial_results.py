@@ -37,6 +37,7 @@ from raydpzv.search.trial_results import (
     TrialStanding,
     _best,
     best_file,
+    schedule_text,
     search_results,
     trial_standing,
 )
@@ -399,3 +400,9 @@ def test_in_a_population_trials_that_came_to_the_same_settings_are_no_seeds_of_o
     (best,) = _best(plan, alike, rows).trials
     assert best.number == 2
     assert len(_best(alone, alike, rows).trials) == 2, "control: without a population they are"
+
+
+def test_changes_of_a_step_size_are_lines_of_the_table():
+    assert schedule_text([[241, 0.0038], [321, 0.0014]]) == "0.0038 from 241\n0.0014 from 321"
+    assert schedule_text([]) == ""
+    assert schedule_text("0 at 40") == "0 at 40"

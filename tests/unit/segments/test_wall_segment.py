@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.accounts.privacy_filter import privacy_filter
 from raydpzv.experiment.release_ledger import LedgerServer
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key
@@ -16,8 +15,8 @@ from raydpzv.records.checkpoint_codec import packed
 from raydpzv.records.recorder import Recorder
 from raydpzv.registry import METHODS
 from raydpzv.segments.wall_segment import WallLeg
-from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import Activation, Budget, NoPrivacyFilter
+from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import NOTHING_APPLIED, SavedClient, UnderWay
 from raydpzv.wire.messages import Acknowledged, ClientState, Start
@@ -125,7 +124,7 @@ PLAIN = ("privacy.mode=none",)
 NOISE = ("privacy.mode=paper", "privacy.sigma=0.1", "privacy.delta=1e-3", "privacy.clip=1.0")
 CASES = [
     *[(name, () if name == "dpzv" else PLAIN) for name, found in METHODS.items() if found.kind == "vertical"],
-    *[("vafl", NOISE), ("sound", ())],
+    *[("vafl", NOISE), ("proved", ())],
 ]
 
 
@@ -133,12 +132,12 @@ CASES = [
 def test_what_a_checkpoint_was_given_does_not_change_after(tmp_path, name, overrides):
     """It is written while services go on."""
     small = ("data.train_rows=150", "data.test_rows=40")
-    if name == "sound":
+    if name == "proved":
         spec = sound(table(tmp_path / "table.csv"), "method.gather=4", "method.average=0.9")
     else:
         spec = scenarios.load("digits_dpzv" if name == "dpzv" else name, [*small, *overrides])
     experiment = prepare_vertical(spec)
-    filter = privacy_filter(experiment.setting, BudgetSection(epsilon=None))
+    filter = privacy_filter(experiment.setting)
     loop = ServerLoop(experiment.server.make(), filter, Recorder(), Budget())
     clients = [factory.make() for factory in experiment.clients]
     orders = {order.client: order for order in loop.start(0.0)}

@@ -14,6 +14,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.secure.attempts import Attempt
@@ -21,7 +22,7 @@ from raydpzv.sim import pull
 from raydpzv.sim.arrivals import Poisson, Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import GroupExecutor
-from raydpzv.sim.interfaces import UNACCOUNTED, Budget, NoPrivacyFilter, PrivacyLoss
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing

@@ -9,11 +9,12 @@ import pytest
 from raydpzv.errors import Diverged, RunError, Stalled
 from raydpzv.methods.roles import Release
 from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.privacy.release import UNACCOUNTED
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
-from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget
+from raydpzv.sim.interfaces import Activation, Budget
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import LockedServerLoop

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raydpzv.keys import Key
-from raydpzv.wire import grid_sums, messages, secure_sums, seeds, weights
+from raydpzv.wire import messages, secure_sums, seeds, weights
 from raydpzv.wire.messages import Body, pack, unpack
 
 P, B, E, N, K = 3, 5, 4, 7, 2
@@ -77,7 +77,7 @@ BODIES: list[tuple[Body, int]] = [
     (weights.Update(floats(N)), 4 * N),
     (weights.QuantisedUpdate(np.zeros(N, np.int8), floats(1)), N + 4),
     (weights.SparseUpdate(np.arange(E, dtype=np.int32), floats(E)), 8 * E),
-    (grid_sums.UserSum(np.arange(K)), 8 * K),
+    (secure_sums.UserSum(np.arange(K)), 8 * K),
     (secure_sums.Modulus(residues(W)), W),
     (secure_sums.AgreementKey(residues(32)), 32),
     (secure_sums.AgreementKeys(residues(S, 32)), 32 * S),

@@ -27,11 +27,11 @@ STEPPED = """
 import json, sys
 from numba.core import event
 import torch
-from raydpzv.zo.kernels import first_calls, told_of_compiling
+from raydpzv.zo.kernels import first_calls, announce_compiling
 from raydpzv.zo.update import Descent, Rule, Step
 
 told = []
-with event.install_recorder("numba:compile") as compiled, told_of_compiling(lambda: told.append(len(compiled.buffer))):
+with event.install_recorder("numba:compile") as compiled, announce_compiling(lambda: told.append(len(compiled.buffer))):
     x = torch.zeros(10)
     Descent(x, Rule("gaussian", 0.9)).apply([Step([7], [0.5], 1.0)])
 found = [event.data["dispatcher"].py_func for _, event in compiled.buffer if event.is_start]

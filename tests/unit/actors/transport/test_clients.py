@@ -102,6 +102,8 @@ def test_a_slow_server_is_a_stall_that_names_the_client(service, monkeypatch):
         with pytest.raises(Stalled, match=match):
             connection.exchange(upload(5), HOW, 0.0)
         service.gate.set()
+        with pytest.raises(TransportError):  # a late answer is not taken for the next one
+            connection.exchange(upload(5), HOW, 0.0)
         connection.close()
 
 

@@ -138,10 +138,10 @@ def test_ends_that_both_send_large_frames_do_not_wait_for_each_other(monkeypatch
 def test_an_end_that_only_sends_waits_in_vain(socket_peers):
     """Control of the test above."""
     to = socket_peers(actor(lambda order: upload(order, LARGE)))
-    task = to.send(0, order_task(order(0, LARGE)))
+    to.send(0, order_task(order(0, LARGE)))
     queue = to._queues[0]
     with pytest.raises(TransportError, match="timed out"):
-        queue._socket.send(*task.frame)
+        queue._socket.send(*order_task(order(0, LARGE)).frame)
 
 
 def test_a_late_upload_is_a_stall_that_names_its_client(socket_peers):

@@ -53,7 +53,7 @@ def test_a_frame_far_longer_than_promised_is_not_even_read(server, service):
     line.close()
 
 
-def test_a_stranger_is_not_heard_and_disturbs_nobody(server, service, connection):
+def test_a_stranger_is_refused_and_disturbs_nobody(server, service, connection):
     connection.first(0)
     with pytest.raises(TransportError, match="secret"):
         dial(TransportAddress(server.address.host, server.address.port, b"w" * 32), 2.0)

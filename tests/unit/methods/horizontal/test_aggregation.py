@@ -17,8 +17,7 @@ from raydpzv.methods.horizontal.uldp_avg import ULDP_AVG
 from raydpzv.methods.horizontal.uldp_sgd import ULDP_SGD, UldpSgdConfig
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.secure.masked import MaskedSilo
-from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import KeysLost, MaskedSum, PackedSum
+from raydpzv.wire.secure_sums import KeysLost, MaskedSum, PackedSum, UserSum
 from tests.helpers.user_parties import KEY, SILOS, SIZE, START, USERS, noise, objective, parts
 
 SETTINGS: dict[str, Any] = {"weights": "records", "count_cap": 4, "key_bits": 512, "server_lr": 2.0}

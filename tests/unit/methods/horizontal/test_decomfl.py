@@ -35,11 +35,6 @@ def test_no_two_seeds_of_a_run_are_alike() -> None:
     assert np.array_equal(round_seeds(how, 2), round_seeds(how, 2))
 
 
-def test_a_schedule_changes_from_its_rounds_on() -> None:
-    schedule = Schedule(25, ((500, 50), (1000, 100)))
-    assert [schedule.at(r) for r in (1, 499, 500, 999, 1000, 5000)] == [25, 25, 50, 50, 100, 100]
-
-
 # --- rounds ----------------------------------------------------------------------------------------------------
 
 

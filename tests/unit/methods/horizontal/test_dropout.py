@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydpzv.accounts.user_filter import UserPrivacyFilter
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.dropout import Absences, AvailableSilos, of_absences
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.secure.attempts import Attempt
-from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import DroppedOut, MaskedSum, PackedSum
+from raydpzv.sim.privacy_filter import PlanFilter
+from raydpzv.wire.secure_sums import DroppedOut, MaskedSum, PackedSum, UserSum
 from tests.helpers.user_parties import SILOS, SIZE, USERS
 from tests.unit.methods.horizontal.test_aggregation import UNIT, Running
 
@@ -109,7 +108,7 @@ class _Given:
 
 def account(running: Running) -> tuple[int, int | None]:
     """Releases and the fewest silos in one, as a run's account has them."""
-    setting = UserSetting(
+    setting = UserReleasePlan(
         users=USERS,
         silos=SILOS,
         releases=ROUNDS,
@@ -120,7 +119,7 @@ def account(running: Running) -> tuple[int, int | None]:
         aggregation=running.config.aggregation,
         fewest=running.config.fewest,
     )
-    found = UserPrivacyFilter(setting, None)
+    found = PlanFilter(setting)
     for upload in running.uploads:
         if upload.releases:
             found.charge(upload.client, upload.ids, len(upload.releases), upload.attempt)

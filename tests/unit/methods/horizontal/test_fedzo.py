@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from raydpzv.errors import Diverged
 from raydpzv.keys import direction_seed
 from raydpzv.methods.horizontal.compression import Codec, Whole
 from raydpzv.methods.horizontal.fedzo import Estimate, FedzoConfig, ZerothOrderTrainers
 from raydpzv.methods.roles import Order
-from raydpzv.wire.messages import Start
 from raydpzv.wire.weights import Update
 from raydpzv.zo import philox
 from raydpzv.zo.directions import Direction, Law
 from tests.helpers.weight_parties import (
     CLIENTS,
-    CODECS,
     KEY,
     X,
     Y,
@@ -129,33 +126,6 @@ def test_no_two_clients_rounds_or_steps_share_a_direction() -> None:
         for u in used._directions(client, round, step, D)
     ]
     assert len(set(seeds)) == len(seeds) == CLIENTS * 2 * 3 * 2
-
-
-@pytest.mark.parametrize("codec", CODECS, ids=repr)
-def test_neither_threads_nor_executors_move_a_bit(codec: Codec) -> None:
-    settings: dict[str, Any] = {"local_steps": 2, "perturbations": 3, "direction": "sphere", "codec": codec}
-    orders = zo_server(codec=codec).first_orders()
-    alone = [u.body.encode() for u in client_group(**settings).process(orders)]
-    assert [u.body.encode() for u in client_group(threads=3, **settings).process(orders)] == alone
-    assert [client_group(**settings).process([order])[0].body.encode() for order in orders] == alone
-    assert len(set(alone)) == CLIENTS
-
-
-def test_whole_weights_travel_both_ways() -> None:
-    orders = zo_server(cohort=3).first_orders()
-    assert [o.body.wire_bytes for o in orders] == [o.upload_bytes for o in orders] == [4 * D] * 3
-    uploads = client_group(perturbations=4).process(orders)
-    assert [u.body.wire_bytes for u in uploads] == [len(u.body.encode()) for u in uploads] == [4 * D] * 3
-
-
-def test_training_that_diverges_is_noticed_at_the_server() -> None:
-    with pytest.raises(Diverged, match="client 0's of round 1"):
-        run(zo_server(), client_group(lr=1e39), 1)
-
-
-def test_foreign_orders_are_refused() -> None:
-    with pytest.raises(TypeError, match="Start"):
-        client_group().process([Order(0, Start())])
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from raydpzv.methods.horizontal.user_sums import UserSums
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order
 from raydpzv.privacy.user_release import user_integers
-from raydpzv.wire.grid_sums import UserSum
+from raydpzv.wire.secure_sums import UserSum
 from raydpzv.wire.seeds import CatchUp, SeededScalars
 from raydpzv.zo import philox
 from raydpzv.zo.update import Step

@@ -51,13 +51,6 @@ def test_performing_is_applying_then_working() -> None:
     assert one.sha256() == two.sha256()
 
 
-def test_starting_changes_no_parameter() -> None:
-    client = dpzv_clients(DATA, SETTINGS)[0]
-    before = client.sha256()
-    client.process(Order(0, Start()))
-    assert client.sha256() == before
-
-
 def test_evaluation_changes_nothing_and_embeds_the_held_out_rows() -> None:
     one, two = dpzv_clients(DATA, SETTINGS)[2], dpzv_clients(DATA, SETTINGS)[2]
     for client in (one, two):
@@ -86,18 +79,6 @@ def test_a_clients_directions_and_rows_are_its_own_and_change_every_step() -> No
     assert len(set(seeds)) == CLIENTS * 3 * SETTINGS.perturbations
     uploads = [c.work() for c in clients] + [c.work() for c in clients]
     assert len({u.body.encode()[: 4 * BATCH] for u in uploads}) == len(uploads)
-
-
-def test_the_server_opens_with_one_start_each_and_promises_the_reply_size() -> None:
-    server = dpzv_server(DATA, SETTINGS, make_head("sgd"))
-    orders = server.first_orders()
-    assert [o.client for o in orders] == list(range(CLIENTS))
-    assert all(isinstance(o.body, Start) and not o.start_immediately for o in orders)
-    sizes = {client.work().body.wire_bytes for client in dpzv_clients(DATA, SETTINGS)}
-    assert sizes == {o.upload_bytes for o in orders} == {4 * BATCH + 2 * 2 * BATCH * WIDTH * 4}
-    (reply,) = server.receive(upload_of([0, 1, 2, 3]))
-    assert reply.upload_bytes in sizes
-    assert reply.body.wire_bytes == 4 * SETTINGS.perturbations
 
 
 def test_a_drawn_batch_size_promises_no_reply_size() -> None:

@@ -14,7 +14,6 @@ import pytest
 from scipy import stats
 
 import raydpzv
-from raydpzv.accounts.privacy_filter import privacy_filter
 from raydpzv.errors import RunError, SpecError
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key
@@ -23,6 +22,7 @@ from raydpzv.methods.vertical.row_release import MemoizedRelease
 from raydpzv.privacy import integer_release
 from raydpzv.privacy.integer_release import GRID, IntegerRelease, release_rows_once
 from raydpzv.privacy.rounded_gaussian import release_integers
+from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.wire.messages import Start
 
 RUN = (
@@ -30,7 +30,7 @@ RUN = (
     "model={bottom='linear', embedding=16, initial='orthogonal_last', head='linear'}",
     "method.server=discriminant",
     "method.batch=all",
-    "privacy={mode='sound', adversary='server', epsilon=8.0, clip=1.0}",
+    "privacy={mode='proved', adversary='server', epsilon=8.0, clip=1.0}",
     "budget.updates=40",
     "evaluate.every=40",
 )
@@ -186,7 +186,7 @@ def test_its_account_is_one_release_a_record_however_long_it_runs() -> None:
 
 def test_a_row_that_is_noised_twice_ends_the_run() -> None:
     prepared = prepare_vertical(raydpzv.load("frozen", RUN))
-    account = privacy_filter(prepared.privacy.claims, prepared.spec.budget)
+    account = privacy_filter(prepared.privacy.claims)
     loss = account.charge(0, np.array([1, 2]), 1)
     assert loss.client == pytest.approx(prepared.privacy.claims.mu)
     account.charge(1, np.array([2]), 1)
@@ -200,7 +200,7 @@ def test_a_row_that_is_noised_twice_ends_the_run() -> None:
         ("digits_private", "privacy.adversary=server", "frozen clients, whose rows are noised once"),
         (
             "digits_dpzv",
-            "privacy={mode='sound', adversary='server', epsilon=1.0, clip=1.0}",
+            "privacy={mode='proved', adversary='server', epsilon=1.0, clip=1.0}",
             "frozen clients",
         ),
         ("frozen", "method.server=sgd", "frozen clients"),

@@ -138,7 +138,7 @@ def test_epsilon_is_that_of_the_releases_a_record_took_part_in(tmp_path, relatio
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["privacy.mode=none"], ["method.server", 'privacy.mode = "sound"', '"sgd"']),
+        (["privacy.mode=none"], ["method.server", 'privacy.mode = "proved"', '"sgd"']),
         (["privacy.head_clip=1.0"], ["privacy.head_clip", "privacy.clip"]),
         (["privacy.head_share=0.5"], ["privacy.head_share", "leave it out"]),
         (["data.split=stratified"], ['data.split = "plain"']),

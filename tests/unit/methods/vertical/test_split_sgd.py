@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from raydpzv.engine.split_model import FirstOrder
 from raydpzv.methods.roles import Order, Upload
@@ -13,6 +12,7 @@ from raydpzv.methods.vertical.frozen import FrozenClient, FrozenServer
 from raydpzv.methods.vertical.split_sgd import SgdClient, SgdServer
 from raydpzv.wire.messages import Acknowledged, GradientAndRows, Rows, Slopes, Start
 from tests.helpers.ages import cache_uses
+from tests.helpers.central_model import Central
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
@@ -21,15 +21,11 @@ from tests.helpers.vertical_parties import (
     WIDTH,
     Data,
     batches,
-    bottom,
-    bottom_model,
     flat_of,
-    in_double,
     make_bottom,
     make_data,
     make_head,
     make_top,
-    top,
     wakes,
 )
 
@@ -46,21 +42,12 @@ def sgd_parties(data: Data, momentum: float) -> tuple[list[SgdClient], SgdServer
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None:
     clients, server = sgd_parties(DATA, momentum)
-    bottoms = [in_double(bottom, c.bottom.model.flat) for c in clients]
-    head = in_double(top, make_head("sgd").model.flat)
-    groups = [
-        {"params": [p for b in bottoms for p in b.parameters()]},
-        {"params": head.parameters(), "lr": 0.2},
-    ]
-    optimiser = torch.optim.SGD(groups, 0.5, momentum)
+    central = Central(DATA, FirstOrder(0.5, momentum), FirstOrder(0.2, momentum))
     orders = server.first_orders()
     for step in range(20):
         ids = batches("server").draw(step)
-        embeddings = [b(DATA.x[m][ids].double()) for m, b in enumerate(bottoms)]
-        loss = functional.cross_entropy(head(torch.cat(embeddings, 1)), DATA.y[ids])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        loss = central.loss([central.embed(m, ids) for m in range(CLIENTS)], ids)
+        central.step(loss, range(CLIENTS))
         uploads = [clients[o.client].process(o) for o in orders]
         assert all(u.body.wire_bytes == o.upload_bytes for u, o in zip(uploads, orders, strict=True))
         # the last to arrive closes the round, whoever it is
@@ -72,10 +59,7 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
         assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
     for client, order in zip(clients, orders, strict=True):
         client.apply(order)
-    for client, reference in zip(clients, bottoms, strict=True):
-        assert np.abs(client.parameters() - flat_of(reference)).max() < 2e-5
-        assert np.abs(client.parameters() - bottom_model(client.client).flat.numpy()).max() > 1e-2
-    assert np.abs(server.parameters() - flat_of(head)).max() < 2e-5
+    central.compare(clients, server)
 
 
 def test_an_sgd_reply_carries_the_clients_own_gradient_and_the_next_rows() -> None:
@@ -108,21 +92,16 @@ def frozen_parties() -> tuple[list[FrozenClient], FrozenServer]:
 def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> None:
     clients, server = frozen_parties()
     before = [c.sha256() for c in clients]
-    bottoms = [in_double(bottom, c.bottom.model.flat) for c in clients]
-    head = in_double(top, make_head("sgd").model.flat)
-    optimiser = torch.optim.SGD(head.parameters(), 0.1, 0.9)
+    central = Central(DATA, FirstOrder(0.5), FirstOrder(0.1, 0.9))
     cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
     orders = {o.client: o for o in server.first_orders()}
     steps = [0] * CLIENTS
     for round, m in enumerate(wakes(25), 1):
         ids = batches(m).draw(steps[m])
         steps[m] += 1
-        with torch.no_grad():
-            cache[ids, m] = bottoms[m](DATA.x[m][ids].double())
-        loss = functional.cross_entropy(head(cache[ids].flatten(1)), DATA.y[ids])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        cache[ids, m] = central.embed(m, ids).detach()
+        loss = central.loss([cache[ids, k] for k in range(CLIENTS)], ids)
+        central.step(loss, [])
         upload = clients[m].process(orders[m])
         assert upload.body.wire_bytes == orders[m].upload_bytes
         (orders[m],) = server.receive(upload)
@@ -131,7 +110,7 @@ def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> 
         assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
         assert {use.client for use in cache_uses(orders[m].cache)} == set(range(CLIENTS)) - {m}
     assert [c.sha256() for c in clients] == before
-    assert np.abs(server.parameters() - flat_of(head)).max() < 2e-5
+    assert np.abs(server.parameters() - flat_of(central.head)).max() < 2e-5
 
 
 def test_the_servers_of_the_controls_serve_embeddings_only() -> None:

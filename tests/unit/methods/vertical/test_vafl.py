@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Order, Upload
@@ -27,6 +26,7 @@ from raydpzv.wire.messages import (
 )
 from tests.helpers.ages import cache_uses
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
+from tests.helpers.central_model import Central
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
@@ -34,13 +34,8 @@ from tests.helpers.vertical_parties import (
     ROWS,
     WIDTH,
     batches,
-    bottom,
     bottom_model,
-    flat_of,
-    in_double,
     make_data,
-    make_head,
-    top,
     wakes,
 )
 
@@ -48,42 +43,15 @@ DATA = make_data()
 SETTINGS = FirstOrder(lr=0.5, momentum=0.9, l2=0.05)
 
 
-class Central:
-    """The composed model in float64, trained by torch."""
-
-    def __init__(self) -> None:
-        self.bottoms = [in_double(bottom, bottom_model(m).flat) for m in range(CLIENTS)]
-        self.head = in_double(top, make_head("sgd").model.flat)
-        self.of_head = torch.optim.SGD(self.head.parameters(), 0.2, 0.9)
-        # torch's weight decay adds l2 w to the gradient: the regulariser l2 |w|² / 2
-        self.of_bottoms = [torch.optim.SGD(b.parameters(), 0.5, 0.9, weight_decay=0.05) for b in self.bottoms]
-
-    def embed(self, client: int, ids: np.ndarray) -> torch.Tensor:
-        return self.bottoms[client](DATA.x[client][ids].double())
-
-    def loss(self, embeddings: list[torch.Tensor], ids: np.ndarray) -> torch.Tensor:
-        return functional.cross_entropy(self.head(torch.cat(embeddings, 1)), DATA.y[ids])
-
-    def step(self, loss: torch.Tensor, clients: list[int]) -> None:
-        for optimiser in (self.of_head, *self.of_bottoms):
-            optimiser.zero_grad()
-        loss.backward()
-        self.of_head.step()
-        for m in clients:
-            self.of_bottoms[m].step()
-
-    def compare(self, clients: list, server) -> None:
-        for client, reference in zip(clients, self.bottoms, strict=True):
-            assert np.abs(client.parameters() - flat_of(reference)).max() < 3e-5
-            assert np.abs(client.parameters() - bottom_model(client.client).flat.numpy()).max() > 1e-2
-        assert np.abs(server.parameters() - flat_of(self.head)).max() < 3e-5
+def central_model() -> Central:
+    return Central(DATA, SETTINGS)
 
 
 @pytest.mark.parametrize("decay", [None, 7])
 def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embeddings(decay: int | None) -> None:
     """Each step of torch's sees the others' cached embeddings, which have no gradient."""
     clients, server = vafl_clients(DATA, SETTINGS, lr_decay=decay), vafl_server(DATA, lr_decay=decay)
-    central = Central()
+    central = central_model()
     cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
     orders, steps = {o.client: o for o in server.first_orders()}, [0] * CLIENTS
     for round, m in enumerate(wakes(30), 1):
@@ -111,7 +79,7 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
 def test_a_client_that_asks_first_learns_by_the_head_and_the_cache_of_its_next_activation() -> None:
     """Steps 6, 7, 4, 5: torch's gradient of the last batch is taken when the client wakes again."""
     clients = vafl_clients(DATA, SETTINGS, role=QueryFirstClient)
-    server, central = vafl_server(DATA, role=QueryFirstServer), Central()
+    server, central = vafl_server(DATA, role=QueryFirstServer), central_model()
     cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
     orders, last = {o.client: o for o in server.first_orders()}, dict[int, np.ndarray]()
     steps = [0] * CLIENTS
@@ -155,7 +123,7 @@ def test_a_client_that_asks_first_learns_by_the_head_and_the_cache_of_its_next_a
 
 def test_synchronous_is_block_sgd_on_one_batch() -> None:
     clients = vafl_clients(DATA, SETTINGS, shared=True)
-    server, central = vafl_server(DATA, Synchrony(CLIENTS, same_rows=True)), Central()
+    server, central = vafl_server(DATA, Synchrony(CLIENTS, same_rows=True)), central_model()
     orders = server.first_orders()
     for step in range(20):
         ids = batches("server").draw(step)
@@ -175,7 +143,7 @@ def test_synchronous_is_block_sgd_on_one_batch() -> None:
 
 def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> None:
     """The head's gradient is the mean of the t uploads', each client's that of its own rows' mean loss."""
-    clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(2)), Central()
+    clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(2)), central_model()
     orders = {o.client: o for o in server.first_orders()}
     for step in range(6):
         pair = [step % CLIENTS, (step + 1) % CLIENTS]

@@ -1,0 +1,395 @@
+"""Integers with rounded Gaussian noise on their exact sum (privacy.mode = "proved"): the plan, its table, its account.
+
+A release is one vector of P integers: the sum over its rows of each record's clipped slopes, of Euclidean norm at most
+G, plus rounded Gaussian noise of deviation s = z G. With the head trained by DP-SGD ("dp_sgd") a release has a second
+part, the noised gradient of w_0 on the same rows, of noise multiplier z_0. Nothing else that depends on records
+persists at the server, so that a release depends on a record only if the record is among its rows.
+
+For neighbours that differ in record i all releases together are μ_i-GDP with μ_i² = n_i (c/z)² + n⁰_i (c/z_0)², n_i and
+n⁰_i the releases of slopes and of the head's gradient that the record takes part in, c = 2 (a record or its label
+replaced) or 1 (its term set to zero): each release is a rounding of a Gaussian mechanism on a sum that moves by at most
+c times one record's largest part, given the releases before it. ε is that of the record with most. Whoever sees neither
+row numbers nor coins gets the ε of secret Poisson sampling.
+
+| adversary     | sees                                                                               |
+|---------------|------------------------------------------------------------------------------------|
+| `external`    | all releases and the final model; no row numbers, no batch sizes, no coins          |
+| `client`      | one client: all releases, and which rows are in each of its own                     |
+| `all_clients` | all clients together: all releases, and which rows are in each                      |
+| `server`      | everything before the noise: trusted, nothing is proved                             |
+
+The unit of privacy is one record. A lone client is not counted on its own releases only, since the others' reach it
+through the cached embeddings. Whatever cannot be proved is refused when the plan is made.
+"""
+
+# D rows, B rows of an upload, Q uploads a release, P directions, n releases one record takes part in
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from raydpzv.errors import SpecError
+from raydpzv.privacy.calibration import planned_participations
+from raydpzv.privacy.claims import UNCHARGED, Claim, figure
+from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.participations import Participations
+from raydpzv.privacy.pld import poisson_epsilon, poisson_guess, poisson_releases
+from raydpzv.privacy.release import (
+    CLOSED_FORM,
+    POISSON_PLD,
+    ROUNDING,
+    BatchReleasePlan,
+    PrivacyLoss,
+    ReleaseAccount,
+    ReleaseEvent,
+    Spent,
+    require_provable,
+)
+
+RELATIONS = {"replace": 2, "labels": 2, "add_remove": 1}
+"""Neighbouring relations, and how far one moves a record's part of a sum, c, in units of its largest norm: one record
+replaced, its label alone changed, its term set to zero."""
+ADVERSARIES = ("client", "external")
+"""Whom ε is promised against: all clients together, or whoever sees releases and final model but no row numbers."""
+SERVERS = ("frozen", "joint", "dp_sgd")
+"""How w_0 learns: not at all, along its part of the released direction, or by gradients with noise of their own."""
+
+_TABLE = "The guarantee is about the table as loaded, and about training rows."
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerReleasePlan(BatchReleasePlan):
+    """A run's releases, planned or made; SpecError where nothing could be proved of it.
+
+    updates: uploads served; noise_multiplier: z, the slopes' noise over their largest part of one record. batch: B,
+    rows of an upload (D for all); gather: Q; clip: C, so that V = C√P bounds a record's slopes; grid: G.
+    head_share: of μ², spent on the head with "dp_sgd", else None. head_alone: clients never learn, and a release is the
+    head's gradient alone, of norm C at most and with noise multiplier z (P is 1). permit_large_delta: may δ be 1/D or
+    more?
+    """
+
+    updates: int
+    noise_multiplier: float
+    clip: float
+    gather: int = 1
+    perturbations: int = 1
+    grid: int = 4096
+    server: str = "frozen"
+    head_share: float | None = None
+    head_alone: bool = False
+    relation: str = "replace"
+    adversary: str = "client"
+    permit_large_delta: bool = False
+
+    def __post_init__(self) -> None:
+        self.require(
+            *("rows", "batch", "clip", "gather", "clients", "perturbations", "grid"),
+            server=SERVERS,
+            relation=RELATIONS,
+            adversary=ADVERSARIES,
+        )
+        require_provable(self, permit_large_delta=self.permit_large_delta)
+        self._require_gather()
+        if (self.server == "dp_sgd" and not self.head_alone) != (self.head_share is not None):
+            raise SpecError(
+                f'privacy.head_share: goes with method.server = "dp_sgd", which needs it; got {self.head_share} with '
+                f'"{self.server}"'
+            )
+        if self.head_share is not None and not 0 < self.head_share < 1:
+            raise SpecError(
+                f"privacy.head_share: wanted a share between 0 and 1 of what dp_sgd spends, got {self.head_share}"
+            )
+        if not 0 < self.noise_multiplier < math.inf:
+            raise SpecError(
+                f"privacy.noise_multiplier: wanted a number above 0, got {self.noise_multiplier}; without noise "
+                "nothing is proved"
+            )
+        if self.updates < self.gather:
+            raise SpecError(
+                f"budget.updates: wanted at least method.gather = {self.gather} (nothing is released before), got "
+                f"{self.updates}"
+            )
+
+    @property
+    def change(self) -> int:
+        """How far one record moves its part of a sum, c, in units of the part's largest norm."""
+        return RELATIONS[self.relation]
+
+    @property
+    def release_rows(self) -> int:
+        """Rows of a release, QB: the constant divisor."""
+        return self.batch * self.gather
+
+    @property
+    def slope_share(self) -> float:
+        """Share of μ² that is spent on what z is of: the slopes, or the head's gradient where there are none."""
+        return 1.0 - (self.head_share or 0.0)
+
+    @property
+    def releases(self) -> int:
+        """All releases: as made, or the most of the planned updates, of which a client's Q make one."""
+        return self.updates // self.gather if self.made is None else self.made.releases
+
+    @property
+    def participations(self) -> int:
+        """The most releases one record takes part in: counted, or bounded for every arrival order."""
+        if self.made is not None:
+            return self.made.counted
+        return planned_participations(
+            batches=self.batches,
+            releases=self.releases,
+            rows=self.rows,
+            batch=self.release_rows,
+            clients=self.clients,
+        )
+
+    @property
+    def effective_multiplier(self) -> float:
+        """Slopes and head on the same rows are one Gaussian mechanism of this multiplier, (z⁻² + z_0⁻²)^(-1/2)."""
+        return self.noise_multiplier * math.sqrt(self.slope_share)
+
+    @property
+    def head_multiplier(self) -> float | None:
+        """z_0, the noise of the head's gradient over its clip; None where it has no release beside slopes."""
+        if self.head_share is None:
+            return None
+        return self.effective_multiplier / math.sqrt(self.head_share)
+
+    @property
+    def scale(self) -> float:
+        """Deviation of the noise on the integers, s = z G."""
+        return self.noise_multiplier * self.grid
+
+    def clients_mu(self, participations: int | None = None) -> float:
+        """Return μ against all clients together after n releases of one record; None: as planned or counted."""
+        n = self.participations if participations is None else participations
+        return release_mu(
+            participations=n,
+            noise_multiplier=self.noise_multiplier,
+            relation=self.relation,
+            head_participations=n if self.head_multiplier else 0,
+            head_multiplier=self.head_multiplier or math.inf,
+        )
+
+    def clients_epsilon(self) -> float:
+        """Return ε against all clients together, who know which rows are in a release."""
+        return epsilon_of(self.clients_mu(), self.delta)
+
+    def external_epsilon(self) -> float:
+        """Return ε of who sees releases and final model: amplified if every premise holds, else the clients'."""
+        if self.premise:
+            return self.clients_epsilon()
+        return self.sampled_epsilon(self.effective_multiplier, self.releases)
+
+    def sampled_epsilon(self, effective: float, releases: int) -> float:
+        """Return ε of so many releases on secret Poisson batches with this effective multiplier."""
+        return poisson_epsilon(**self._sampling(effective), releases=releases, delta=self.delta)
+
+    def sampled_releases(self, limit: float) -> int:
+        """Return the most releases on secret Poisson batches that stay within an ε, to 0.1 %."""
+        return poisson_releases(**self._sampling(self.effective_multiplier), delta=self.delta, budget=limit)
+
+    def _sampling(self, effective: float) -> dict[str, Any]:
+        """What the accountant of Poisson batches reads; a changed label moves a sum as a replaced record does."""
+        relation = "add_remove" if self.relation == "add_remove" else "replace"
+        return {"noise_multiplier": effective, "rate": self.batch / self.rows, "relation": relation}
+
+    def account(self) -> IntegerAccount:
+        """Return an empty account of a run of this plan."""
+        return IntegerAccount(self)
+
+    def budget_terms(self, adversary: str) -> tuple[str, str]:
+        """Return whose ε a budget bounds, and what neighbours differ in."""
+        return "all clients together", self.relation
+
+    def caveats(self) -> tuple[str, ...]:
+        """Return what to print beside every ε, one clause each."""
+        clauses = [f"never charged are {', '.join(UNCHARGED)}"]
+        if self.server == "dp_sgd":
+            clauses.append("the head's noise is floating-point, not exactly Gaussian, and can leak")
+        if self.delta * self.rows >= 1:
+            clauses.append(
+                f"δ = {self.delta:g} is not below 1/D (D·δ = {figure(self.delta * self.rows)}) and permits "
+                "revealing whole records"
+            )
+        return tuple(clauses)
+
+    def calibration(self) -> str:
+        """Return where z and the number of updates come from."""
+        noise = f"noise of z = {figure(self.noise_multiplier)} (over one record's term), and {self.updates:,} updates"
+        if self.target is None:
+            return f"{noise[0].upper()}{noise[1:]}, are given by the scenario; ε follows from them."
+        return (
+            f"Calibration: {noise}, for ε = {figure(self.target)} at δ = {figure(self.delta)}: μ² = n (c/z)² with n "
+            "the most releases that one record takes part in by the plan, c = 2 (replace, labels) or 1 (add/remove), "
+            "and μ the Gaussian DP that gives this ε and δ (closed form); against an outsider who knows no batches, by "
+            "Poisson sampling (PLD)."
+        )
+
+    def table(self) -> tuple[Claim, ...]:
+        """Return the table: external, one client, all clients, server.
+
+        Beside adding and removing a record it says what replacing one costs.
+        """
+        replaced = (replace(self, relation="replace"),) if self.relation == "add_remove" else ()
+        server = "Trusted: it holds the labels and sees every value before the noise. Nothing is proved."
+        return (*(row for plan in (self, *replaced) for row in plan._proved()), self._claim("server", server))
+
+    def _proved(self) -> tuple[Claim, ...]:
+        counts = (
+            f"all releases of a record count in full, at most {self.participations:,}, {self.basis}"
+            f"{' for every order of arrival' if self.made is None else ''}. {_TABLE}"
+        )
+        one = f"The others' releases reach it through the cached embeddings, so that {counts}"
+        together = f"Together they know which rows are in each release, so that {counts}"
+        epsilon = self.clients_epsilon()
+        return (
+            self._external(),
+            self._claim("client", one, epsilon, CLOSED_FORM),
+            self._claim("all_clients", together, epsilon, CLOSED_FORM),
+        )
+
+    def _external(self) -> Claim:
+        epsilon = self.external_epsilon()
+        if self.premise:
+            note = (
+                f"No amplification is proved, since {self.premise}: the clients' number holds here. {_TABLE}"
+            )
+            return self._claim("external", note, epsilon, CLOSED_FORM)
+        note = (
+            "Amplified by secret Poisson batches. Valid while row numbers, batch sizes (also on the wire) and the "
+            f"coins stay with the operator, and a number of updates alone ends the run. {_TABLE}"
+        )
+        guess = poisson_guess(**self._sampling(self.effective_multiplier), releases=self.releases)
+        return replace(self._claim("external", note, epsilon, POISSON_PLD), guess=guess)
+
+    def _claim(self, adversary: str, note: str, epsilon: float = math.inf, accountant: str = "none") -> Claim:
+        """Complete a row; without an accountant nothing is proved and ε is infinite."""
+        proved = accountant != "none"
+        moved = self.change * self.clip * math.sqrt(self.perturbations) / self.release_rows  # c V / (Q B)
+        return Claim(
+            adversary=adversary,
+            epsilon=epsilon,
+            delta=self.delta,
+            mechanism=self._mechanism() if proved else "none",
+            sensitivity=moved if proved else math.nan,
+            relation=self.relation,
+            accountant=accountant,
+            holds=proved,
+            note=note,
+            scope=self._scope(),
+            multiplier=self.effective_multiplier / self.change if proved else None,
+            measured="mean gradient" if self.head_alone else "mean slopes",
+        )
+
+    def _mechanism(self) -> str:
+        noise = f"z={figure(self.noise_multiplier)} over one record's term"
+        if self.head_alone:
+            return f"Gaussian on the head's gradient, {noise}, system noise"
+        slopes = f"rounded Gaussian on integers, {noise}"
+        if self.head_multiplier is None:
+            return f"{slopes}, system noise"
+        return (
+            f"{slopes}, and Gaussian on the head's gradient, z_0={figure(self.head_multiplier)}, system noise"
+        )
+
+    def _scope(self) -> str:
+        releases = "1 release" if self.releases == 1 else f"{self.releases:,} releases"
+        what = (
+            f"the head's gradient, of norm {figure(self.clip)} at most a record"
+            if self.head_alone
+            else f"{self.perturbations} slopes, one vector of norm {figure(self.clip)}·√{self.perturbations} at most a "
+            "record"
+        )
+        return (
+            f"{releases} of {what}, {self.release_rows:,} of D={self.rows:,} records, {self.batches} batches; unit: "
+            "one record"
+        )
+
+    def _require_gather(self) -> None:
+        if self.gather == 1:
+            return
+        if self.adversary == "external":
+            raise SpecError(
+                f'method.gather: wanted 1 with privacy.adversary = "external", which needs method.batches = "poisson", '
+                f"got {self.gather}; leave it out"
+            )
+        batches = self.rows // self.batch
+        if self.batches != "shuffle" or batches % self.gather:
+            fitting = ", ".join(str(q) for q in range(1, batches + 1) if batches % q == 0)
+            raise SpecError(
+                f'method.gather: {self.gather} uploads a release want method.batches = "shuffle" and a divisor of the '
+                f'{batches} batches of a pass ({fitting}), got batches "{self.batches}"'
+            )
+
+
+class IntegerAccount(ReleaseAccount):
+    """Counts how often each record took part in releases of integers.
+
+    A release is counted once for each of its records, whatever its number of directions, and its head's gradient with
+    it.
+    """
+
+    def __init__(self, plan: IntegerReleasePlan) -> None:
+        self._plan, self._records = plan, Participations(plan.rows)
+        self._releases = 0
+        self._gathered: dict[
+            int, list[np.ndarray]
+        ] = {}  # rows of uploads that wait for their client's release
+
+    def charge(self, event: ReleaseEvent) -> PrivacyLoss:
+        """Count a release on the rows of all its uploads; return what is proved against the clients."""
+        self._gathered.pop(event.client, None)
+        self._records.add(event.ids, 1)
+        self._releases += 1
+        return PrivacyLoss(math.nan, self._plan.clients_mu(self._records.most), self._plan.delta)
+
+    def spent(self) -> Spent:
+        """Return what was counted."""
+        return Spent(self._releases, self._records.most)
+
+    def state(self) -> dict[str, Any]:
+        """Return what another account of the same plan resumes from."""
+        gathered = [(client, list(uploads)) for client, uploads in sorted(self._gathered.items())]
+        return {"releases": self._releases, "records": self._records.counts.copy(), "held": gathered}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Resume from the state of another account."""
+        self._releases = state["releases"]
+        self._records.restore(state["records"])
+        self._gathered = dict(state["held"])
+
+    def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
+        """Tell before an upload is served whether its release would take ε above the limit.
+
+        With it go the uploads of its release that were served before: others may have released their rows since. An
+        upload that exceeds nothing waits for its release.
+        """
+        plan = self._plan
+        gathered = [*self._gathered.get(event.client, ()), event.ids]
+        if adversary == "external" and not plan.premise:
+            exceeds = self._releases + 1 > plan.sampled_releases(limit)
+        else:
+            after = plan.clients_mu(self._records.after(np.concatenate(gathered), 1))
+            exceeds = after > mu_of(limit, plan.delta) * ROUNDING
+        if not exceeds:
+            self._gathered[event.client] = gathered
+        return exceeds
+
+
+def release_mu(
+    *,
+    participations: int,
+    noise_multiplier: float,
+    relation: str = "replace",
+    head_participations: int = 0,
+    head_multiplier: float = math.inf,
+) -> float:
+    """Return μ = c √(n/z² + n⁰/z_0²) of n releases of slopes and n⁰ of the head's gradient."""
+    spent = participations / noise_multiplier**2 + head_participations / head_multiplier**2
+    return RELATIONS[relation] * math.sqrt(spent)

@@ -1,0 +1,472 @@
+"""Sums over users (privacy.mode = "user"): the plan, its table, and its account. The unit of privacy is one user.
+
+| adversary  | sees                                                                                     |
+|------------|------------------------------------------------------------------------------------------|
+| `paper`    | nobody: what the Uldp-FL paper's accountant states                                       |
+| `external` | every released sum, and so every model                                                   |
+| `client`   | one silo: the same, its own sum and its share of the noise; the others' records are kept |
+| `server`   | the same, and what aggregation shows it of the silos; it draws the users' coins          |
+"""
+
+# U users, S silos, T releases
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from raydpzv.privacy.claims import COUNTS_KNOWN, UNCHARGED, Claim, figure
+from raydpzv.privacy.gdp import mu_of
+from raydpzv.privacy.group_accountant import lemma_9_epsilon
+from raydpzv.privacy.open_sums import OpenSums
+from raydpzv.privacy.participations import Participations, Rows
+from raydpzv.privacy.release import (
+    CLOSED_FORM,
+    POISSON_PLD,
+    ROUNDING,
+    UNACCOUNTED,
+    PrivacyLoss,
+    ReleaseAccount,
+    ReleaseEvent,
+    ReleasePlan,
+    Spent,
+    require_positive,
+)
+from raydpzv.privacy.user_mechanism import (
+    ADVERSARIES,
+    RELATIONS,
+    UserMechanism,
+    least_multiplier,
+    user_epsilon,
+    user_epsilon_rdp,
+    user_guess,
+)
+
+_MIXTURE = "PLD (dp-accounting), mixture of Gaussians"
+_RDP = "RDP"
+_EVERY = 32  # releases whose ε is worked out one by one; of more, 16 an e-fold
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserReleasePlan(UserMechanism, ReleasePlan):
+    """A run with its length and its noise, planned or made. SpecError where it cannot be.
+
+    users: U, those who have records; clip: C; bits: of the grid; group_rule: what k was read off the data by ("max",
+    "median"), if it was. late: may sums that late uploads open come on top of the releases? against: whose ε the target
+    is. drawn: what of the records the program looked at when it shared them out among users, and takes as public, a
+    clause; "" for nothing.
+    """
+
+    users: int
+    clip: float
+    bits: int = 16
+    group_rule: str = ""
+    late: bool = False
+    against: str = "external"
+    drawn: str = ""
+    units: ClassVar[tuple[str, str]] = ("U", "users")
+
+    def __post_init__(self) -> None:
+        require_positive(self, "users", "clip")
+        super().__post_init__()
+
+    @property
+    def adversary(self) -> str:
+        """Whose ε the target is."""
+        return self.against
+
+    @property
+    def protected(self) -> int:
+        """U, the users."""
+        return self.users
+
+    @property
+    def of_uploads(self) -> bool:
+        """The silos release."""
+        return True
+
+    @property
+    def under_way(self) -> int:
+        """One round, or without rounds a sum of each silo."""
+        return self.silos if self.asynchronous else 1
+
+    @property
+    def noun(self) -> str:
+        """A round, or a silo's release."""
+        return "release" if self.asynchronous else "round"
+
+    def with_noise_for(self, epsilon: float) -> Self:
+        """Return the plan with the least σ (to 0.01 %) whose ε against `against`, add_remove, is this."""
+        return replace(self, multiplier=least_multiplier(self, epsilon, self.against), target=epsilon)
+
+    def account(self) -> UserAccount:
+        """Return an empty account of a run of this plan."""
+        return UserAccount(self)
+
+    def first_event(self) -> ReleaseEvent:
+        """Return a release for which every user is drawn."""
+        return ReleaseEvent(0, np.arange(self.users))
+
+    def counted_as(self, spent: Spent) -> Self:
+        """Return the plan with what was counted."""
+        return replace(
+            self,
+            releases=spent.releases,
+            counted=spent.counted,
+            fewest=spent.fewest,
+            remade=spent.remade,
+            late=False,
+            planned=True,
+        )
+
+    def with_exposed_coins(self, why: str) -> Self:
+        """Return the plan of a run whose coins hide no user."""
+        return replace(self, exposed=self.exposed or why)
+
+    def budget_terms(self, adversary: str) -> tuple[str, str]:
+        """Return whose ε a budget bounds, and what neighbours differ in."""
+        return f"adversary {adversary}", "add or remove one user"
+
+    def obstacle(self) -> str:
+        """Return why no ε at all can be given, or nothing."""
+        if self.noise != "system":
+            return "the noise comes from a seed, and whoever has the seed subtracts it"
+        return ""
+
+    def caveats(self) -> tuple[str, ...]:
+        """Return what to print beside every ε, one clause each."""
+        clauses = [f"never charged are {', '.join(UNCHARGED)}", "that a user is on the list is public"]
+        if self.drawn:
+            clauses.append(self.drawn)
+        if self.group_rule:
+            clauses.append(self._read_off())
+        if self.late:
+            clauses.append("every sum that a late upload opens is a release more, charged when it comes")
+        if self.delta * self.users >= 1:
+            clauses.append(
+                f"δ = {self.delta:g} is not below 1/U (U·δ = {figure(self.delta * self.users)}) and permits "
+                "revealing whole users"
+            )
+        return tuple(clauses)
+
+    def calibration(self) -> str:
+        """Return where σ comes from."""
+        sigma = f"σ = {figure(self.multiplier)}"
+        if self.target is None:
+            return f"{sigma}, the noise in units of C, is given by the scenario; ε follows from it."
+        return (
+            f"Calibration: {sigma}, the noise in units of C, for ε = {figure(self.target)} at δ = "
+            f"{figure(self.delta)} (add or remove one user, adversary {self.against}) over "
+            f"{self.releases:,} {self.noun}s: by μ, the Gaussian DP that gives this ε and δ, in closed form; by PLD "
+            "where coins hide users or records."
+        )
+
+    def table(self) -> tuple[Claim, ...]:
+        """Return the table: the paper's row, then each adversary's under both relations."""
+        rows = tuple(itertools.product(ADVERSARIES, RELATIONS))
+        if broken := self.obstacle():
+            note = f"{broken[0].upper()}{broken[1:]}."
+            return tuple(self._claim(*row, note) for row in (("paper", "add_remove"), *rows))
+        return (*self._paper(), *(self._proved(*row) for row in rows))
+
+    def _paper(self) -> tuple[Claim, ...]:
+        """The paper's ε, which is true where what is proved against outsiders is no larger.
+
+        The paper has no asynchronous method.
+        """
+        if self.asynchronous:
+            return ()
+        proved = user_epsilon(self)
+        if self.kind == "group":
+            epsilon, note = self._lemma_9(proved)
+        elif self.kind == "naive":
+            epsilon = user_epsilon_rdp(replace(self, kind="sum"))
+            note = (
+                "The paper's sensitivity C·S is wrong: without a user every silo's clipped update may lie anywhere in "
+                "its ball, which moves their sum by up to 2C·S."
+            )
+        else:
+            epsilon = user_epsilon_rdp(self)
+            note = (
+                "The paper's accounting, by Rényi divergences. True against outsiders; others may see more."
+            )
+        claim = self._claim("paper", "add_remove", note, epsilon, _RDP)
+        return (replace(claim, holds=proved <= epsilon * ROUNDING),)
+
+    def _lemma_9(self, proved: float) -> tuple[float, str]:
+        epsilon, valid = (
+            lemma_9_epsilon(
+                multiplier=self.multiplier,
+                group=self.group,
+                rate=self.rate,
+                steps=self.releases * self.steps,
+                delta=self.delta,
+                as_published=published,
+            )
+            for published in (True, False)
+        )
+        power = 1 << (self.group.bit_length() - 1)
+        note = f"The paper's Lemma 9 on k = {power} of {self.group} records, as published. "
+        if valid > epsilon * ROUNDING:
+            note += (
+                f"Its best order is below 2k, where the lemma does not hold: over orders that it holds for, it gives "
+                f"{figure(valid)}. "
+            )
+        if power < self.group:
+            note += "It says nothing of k that are no power of 2. "
+        return epsilon, f"{note}Exactly it is {figure(proved)}."
+
+    def _proved(self, adversary: str, relation: str) -> Claim:
+        epsilon = user_epsilon(self, adversary, relation)
+        if self.kind == "group":
+            accountant = CLOSED_FORM if self.rate == 1 else _MIXTURE
+            note = self._of_group()
+        else:
+            accountant = POISSON_PLD if self.amplified(adversary) else CLOSED_FORM
+            note = " ".join(filter(None, (self._sight(adversary), self._of_coins(adversary))))
+        if self.remade:
+            note += self._of_remade()
+        elif self.kind != "group" or adversary != "client":
+            second = figure(user_epsilon_rdp(self, adversary))
+            note += f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
+        if self.group_rule:
+            note += f" {self._read_off()}."
+        if self.weights == "records" and self.aggregation != "private_weights" and self.kind == "sum":
+            note += " The counts n_su are known to the coordinator."
+        if adversary == "client" and self.change(adversary, "add_remove") != "add_remove":
+            note += self._of_counts()
+        claim = self._claim(adversary, relation, note, epsilon, accountant)
+        return replace(claim, guess=user_guess(self, adversary, relation))
+
+    def _of_group(self) -> str:
+        one = user_epsilon(replace(self, group=1, group_rule=""))
+        return (
+            f"Every step of every silo is seen; of a user at most k = {self.group} records are used, each drawn by a "
+            f"coin that only its silo knows. For one record (k = 1) ε is {figure(one)} (add_remove). How many records "
+            "each silo uses is public: it divides its steps by them."
+        )
+
+    def _of_counts(self) -> str:
+        """What a user's records elsewhere do to a silo's own part, and what the silo is told of them."""
+        own = "its weight of the user grows" if self.kind == "sum" else "more of its own records are used"
+        told = ""
+        if self.counts_known:
+            what = "its weights" if self.kind == "sum" else "which of its records are used"
+            told = f" The silo is told {what}: how many records a user has elsewhere is not protected against it."
+        return (
+            f" Where the others' records of a user are missing, {own}: adding or removing them moves a release as far "
+            f"as replacing them.{told}"
+        )
+
+    def _of_remade(self) -> str:
+        noun = "releases" if self.asynchronous else "rounds"
+        return (
+            f" {self.remade:,} of the {noun} were lost by a kill, after they may have been seen, and made once more: "
+            "counted twice, and as if no coins hid who was in them."
+        )
+
+    def _sight(self, adversary: str) -> str:
+        """What the adversary sees beside the released sums, and what that does to the noise."""
+        if self.asynchronous:
+            alone = "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most"
+            return f"{alone}; all see them all."
+        z = f"noise over what a user added or removed moves: {figure(self.noise_multiplier(adversary, 'add_remove'))}."
+        if adversary == "external":
+            return f"Sees every released sum; {z}"
+        if adversary == "client":
+            if self.silos == 1:
+                return "There is no other silo."
+            of = "" if self.fewest is None else f", one of {self.fewest} at the most"
+            return f"Knows its own sum and its share of the noise{of}; what the other silos hold is protected; {z}"
+        if self.aggregation != "plain":
+            return f"Sees the sum alone; {z}"
+        return f"Sees every silo's own sum, with a share of the noise each; {z}"
+
+    def _of_coins(self, adversary: str) -> str:
+        if not self.sampled:
+            return ""
+        if self.amplified(adversary):
+            return "Valid while the users' coins stay secret, and a number of updates alone ends the run."
+        basis = "bounded by the plan" if self.counted is None else "as counted"
+        silos = (
+            "silos' processes hold the coins' key"
+            if self.aggregation == "private_weights"
+            else "silos know who is drawn"
+        )
+        why = "it draws the users' coins" if adversary == "server" else silos
+        why = self.exposed or why
+        return f"No amplification, since {why}: a user takes part in at most {self.participations:,} rounds, {basis}."
+
+    def _read_off(self) -> str:
+        return f"k = {self.group} ({self.group_rule} of users' records) is read off the data, which is not charged"
+
+    def _claim(
+        self,
+        adversary: str,
+        relation: str,
+        note: str,
+        epsilon: float = math.inf,
+        accountant: str = "none",
+    ) -> Claim:
+        """Complete a row; without an accountant nothing is proved and ε is infinite."""
+        changed, proved = self.change(adversary, relation), accountant != "none"
+        moved = self.clip * self.moved(changed) if proved else math.nan
+        if adversary == "paper" and self.kind == "naive":
+            moved = self.clip
+        known = adversary in ("client", "server") and self.counts_known
+        what = "each record's gradient" if self.kind == "group" else "each vector"
+        return Claim(
+            adversary=adversary,
+            epsilon=epsilon,
+            delta=self.delta,
+            mechanism=(
+                f"discrete Gaussian on whole numbers ({what} of norm C on a grid of {self.bits} bits), "
+                f"σ={figure(self.multiplier)} times C, {self.noise} noise"
+            ),
+            sensitivity=moved,
+            relation=relation,
+            accountant=accountant,
+            holds=proved,
+            note=note,
+            scope=self._scope() + (COUNTS_KNOWN if known else ""),
+            multiplier=self.noise_multiplier(adversary, relation)
+            if proved and adversary != "paper"
+            else None,
+            measured="gradients' norm" if self.kind == "group" else "sum's norm",
+        )
+
+    def _scope(self) -> str:
+        count = f"{self.releases:,} {self.noun}{'' if self.releases == 1 else 's'}"
+        what = {
+            "sum": f"sums over users, {self.weights} weights",
+            "naive": "the silos' clipped updates",
+            "group": f"{self.steps} steps of DP-SGD in every silo, rate {figure(self.rate)}, k={self.group}",
+        }[self.kind]
+        coins = f", users' coins q={figure(self.sampling)}" if self.sampled else ""
+        away = "" if self.fewest is None else f" (at least {self.fewest} in a release)"
+        return (
+            f"{count} of {what}, C={figure(self.clip)}, U={self.users:,} users in S={self.silos} "
+            f"silos{away}{coins}, {self.aggregation} aggregation; unit: one user"
+        )
+
+
+class UserAccount(ReleaseAccount):
+    """Counts rounds (or single silos' releases) and how often each user was drawn.
+
+    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: whoever sees
+    that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
+    """
+
+    def __init__(self, plan: UserReleasePlan) -> None:
+        self._plan, self._proves = plan, not plan.obstacle() and not plan.premises()
+        self._drawn = Participations(plan.users) if plan.sampled else None
+        self._releases = self._remade = 0
+        self._sent = np.zeros(plan.silos, np.int64)
+        self._sums = OpenSums(hidden=plan.aggregation != "plain")
+        self._fewest = plan.silos
+        self._loss = UNACCOUNTED
+
+    @property
+    def participations(self) -> int:
+        """The most releases that one user was drawn in."""
+        return self._drawn.most if self._drawn else self._releases
+
+    def charge(self, event: ReleaseEvent) -> PrivacyLoss:
+        """Count a silo's sum, for which these users were drawn; return what is spent so far."""
+        if self._opens(event):
+            self._count(self._users(event))
+            self._loss = self._spent_so_far()
+        if event.attempt is not None:
+            self._sums.add(event.client, event.attempt)
+            self._fewest = min(self._fewest, len(event.attempt.silos))
+        self._sent[event.client] += 1
+        return self._loss
+
+    def charge_remade(self, releases: int) -> None:
+        """Charge releases that are on no record, and that are made once more for the users that their coins drew."""
+        for _ in range(releases):
+            self._count(np.arange(self._plan.users))
+            self._fewest = min(self._fewest, self._plan.fewest or self._fewest)
+        self._remade += releases
+        self._sent[:] = self._releases
+
+    def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
+        """Tell before a silo's sum is sent whether it would take ε above the limit."""
+        if not self._opens(event):
+            return False
+        drawn = self._drawn.after(self._users(event), 1) if self._drawn else self._releases + 1
+        most, releases = limit * ROUNDING, self._releases + 1
+        return (
+            self._rounded_epsilon(adversary, releases, drawn) > most < self._exact(adversary, releases, drawn)
+        )
+
+    def spent(self) -> Spent:
+        """Return what was counted."""
+        fewest = None if self._plan.fewest is None else self._fewest
+        return Spent(self._releases, self.participations, fewest=fewest, remade=self._remade)
+
+    def state(self) -> dict[str, Any]:
+        """Return what another account resumes from: releases, and how often each user was drawn."""
+        drawn = {"drawn": self._drawn.counts.tolist()} if self._drawn else {}
+        remade = {"remade": self._remade} if self._remade else {}
+        return {"releases": self._releases, **remade, **drawn, "fewest": self._fewest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Resume from the state of another account."""
+        self._releases, self._remade = int(state["releases"]), int(state.get("remade", 0))
+        if self._drawn:
+            self._drawn.restore(np.array(state["drawn"], np.int64))
+        self._fewest = int(state.get("fewest", self._plan.silos))
+        self._sent[:] = self._releases
+
+    def epsilon(self, adversary: str) -> float:
+        """Return ε (add_remove) so far; of hidden coins rounded up to a number of releases that was worked out."""
+        return self._rounded_epsilon(adversary, self._releases, self.participations)
+
+    def _opens(self, event: ReleaseEvent) -> bool:
+        """Tell whether this sum is a release more."""
+        if self._plan.asynchronous:
+            return True
+        if event.attempt is not None:
+            return self._sums.more(event.client, event.attempt)
+        return bool(self._sent[event.client] == self._releases)
+
+    def _users(self, event: ReleaseEvent) -> Rows:
+        """The users that were drawn; all of them where nothing says who."""
+        return event.ids if len(event.ids) else np.arange(self._plan.users)
+
+    def _count(self, users: Rows) -> None:
+        if self._drawn:
+            self._drawn.add(users, 1)
+        self._releases += 1
+
+    def _spent_so_far(self) -> PrivacyLoss:
+        delta = self._plan.delta
+        if not self._proves:
+            return PrivacyLoss(math.nan, math.inf, delta, math.inf, math.inf)
+        external, client, server = (mu_of(self.epsilon(adversary), delta) for adversary in ADVERSARIES)
+        return PrivacyLoss(math.nan, client, delta, external, server)
+
+    def _rounded_epsilon(self, adversary: str, releases: int, drawn: int) -> float:
+        if self._plan.kind == "group" or self._plan.amplified(adversary):
+            releases = _rung(releases)
+        return self._exact(adversary, releases, drawn)
+
+    def _exact(self, adversary: str, releases: int, drawn: int) -> float:
+        if releases == 0:
+            return 0.0
+        made = replace(self._plan, releases=releases, counted=drawn, remade=self._remade)
+        return user_epsilon(made, adversary)
+
+
+def _rung(releases: int) -> int:
+    """Return the first number of releases from here on whose ε is worked out."""
+    if releases <= _EVERY:
+        return releases
+    step = math.ceil(16 * math.log(releases / _EVERY))
+    return max(releases, math.ceil(_EVERY * math.exp(step / 16)))

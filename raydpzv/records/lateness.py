@@ -1,0 +1,151 @@
+"""Folds over times: missed updates, model ages, interruptions, silent clients, and clocks that differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from raydpzv.records.store import Rows
+from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections import ArrivalsSection
+
+MOST_CLIENTS = 64
+"""Clients up to which the summary says of each how long it was silent."""
+APART = 0.1
+"""How far a client's clock may be from the server's, as a share of the mean time between its activations."""
+_LISTED = 8
+
+
+@dataclass(frozen=True)
+class MissedUpdates:
+    """Updates that clients missed, per activation, in consecutive windows of updates.
+
+    round: the last update of each window with activations; mean, high: mean and 90th percentile over them.
+    """
+
+    round: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
+    """Return the `staleness` block of summary.json for a horizontal run; a number that does not exist is None.
+
+    mean, max: updates between reading the model and the update made of it (0 in synchronous rounds); missed: updates
+    that a client replayed before it worked; pairs: (seed, scalar) pairs it got for them; pulled: share of
+    activations at which it took the whole model instead; late_share: activations that began after their epoch;
+    clients: how many took part.
+    """
+    late = service.column("late").to_numpy() if service.num_rows else None
+    found: dict[str, Any] = {"late_share": None if late is None else float(np.mean(late))}
+    if sync.num_rows == 0:
+        return {"mean": None, "max": None, **found}
+    lag, missed, pairs = (sync.column(name).to_numpy() for name in ("lag", "missed", "pairs"))
+    pulled = sync.column("pulled").to_numpy()
+    return {
+        "mean": float(lag.mean()),
+        "max": int(lag.max()),
+        "missed_mean": float(missed.mean()),
+        "missed_max": int(missed.max()),
+        "pairs_mean": float(pairs.mean()),
+        "pulled_share": float(pulled.mean()),
+        "clients": len(np.unique(sync.column("client").to_numpy())),
+        **found,
+    }
+
+
+def catch_up(sync: pa.Table, windows: int = 60) -> MissedUpdates:
+    """Return what was missed over time, in at most `windows` windows of equally many updates."""
+    round, missed = sync.column("round").to_numpy(), sync.column("missed").to_numpy()
+    order = np.argsort(round, kind="stable")
+    round, missed = round[order], missed[order]
+    width = -(-int(round.max(initial=0)) // windows) or 1
+    lasts, starts = np.unique((round - 1) // width, return_index=True)
+    parts = np.split(missed, starts[1:]) if len(lasts) else []
+    return MissedUpdates(
+        np.minimum((lasts + 1) * width, round.max(initial=0)),
+        np.array([part.mean() for part in parts]),
+        np.array([np.percentile(part, 90) for part in parts]),
+    )
+
+
+def lag_counts(sync: pa.Table) -> NDArray[np.int64]:
+    """Return how many uploads had lag 0, 1, 2, ...: updates made while they were computed; empty without uploads."""
+    return np.bincount(sync.column("lag").to_numpy()) if sync.num_rows else np.zeros(0, np.int64)
+
+
+def leg_summary(leg: pa.Table) -> dict[str, Any]:
+    """Return the `legs` block of summary.json, {} of a run that was never interrupted.
+
+    count: legs in all; gaps: real seconds before the second, the third, ... (None: nobody knows), which no clock of the
+    run counts; recovered: updates that only the ledger had then, which were served again.
+    """
+    rows = leg.to_pylist()
+    if not rows:
+        return {}
+    gaps = [None if row["gap"] != row["gap"] else row["gap"] for row in rows]
+    recovered = sum(row["recovered"] for row in rows)
+    return {"legs": {"count": rows[-1]["leg"], "gaps": gaps, "recovered": recovered}}
+
+
+def leg_begins(leg: pa.Table) -> NDArray[np.float64]:
+    """Return when the second, the third, ... leg began, on the run's clock."""
+    times: NDArray[np.float64] = leg.column("time").to_numpy()
+    return times
+
+
+def presence(service: pa.Table, clients: int) -> list[dict[str, Any]]:
+    """Return of each client its share of the updates, and the longest time in which none of its uploads was served.
+
+    That is in seconds of the run's clock, from its start to the last service of any client.
+    """
+    client, served = service.column("client").to_numpy(), service.column("served").to_numpy()
+    end = float(served.max(initial=0.0))
+    found = []
+    for m in range(clients):
+        mine = np.sort(served[client == m])
+        pauses = np.diff(np.concatenate([[0.0], mine, [end]]))
+        share = len(mine) / len(client) if len(client) else 0.0
+        found.append({"client": m, "share": share, "longest_silence": float(pauses.max(initial=0.0))})
+    return found
+
+
+def clock_warnings(arrivals: ArrivalsSection, clients: int, rows: Rows) -> list[str]:
+    """Return one sentence for each machine whose clock is further off than that, and than it could be measured."""
+    measured = rows["clock"].to_pylist()
+    gaps = _gaps(arrivals, clients, rows["service"]) if measured else []
+    found = dict[str, list[tuple[dict[str, Any], float]]]()
+    for row in measured:
+        kind, number = row["party"].split()
+        gap = float(gaps[int(number)] if kind == "client" else min(gaps))  # any client may be a host's
+        if abs(row["offset"]) > max(APART * gap, row["error"]):
+            found.setdefault(row["node"], []).append((row, gap))
+    return [_sentence(apart) for apart in found.values()]
+
+
+def _sentence(apart: Sequence[tuple[dict[str, Any], float]]) -> str:
+    worst = max((row for row, _ in apart), key=lambda row: abs(row["offset"]))
+    parties, gap = list(dict.fromkeys(row["party"] for row, _ in apart)), min(gap for _, gap in apart)
+    more = f" and {len(parties) - _LISTED} more" if len(parties) > _LISTED else ""
+    way = "ahead of" if worst["offset"] > 0 else "behind"
+    return (
+        f"the clock of the machine of {', '.join(parties[:_LISTED])}{more} is {abs(worst['offset']):.3g} s "
+        f"(± {worst['error']:.1g} s) {way} the server's, more than a tenth of "
+        f"the {gap:.3g} s between two activations: their times in rows cannot be compared more closely; have both "
+        "machines' clocks set by one source (NTP)"
+    )
+
+
+def _gaps(arrivals: ArrivalsSection, clients: int, service: pa.Table) -> Sequence[float]:
+    """Return each client's mean seconds between two activations: those asked for, else those there were."""
+    if arrivals.kind in ("poisson", "constant"):
+        return [1 / rate for rate in per_client(arrivals.rate, clients)]
+    woke = service.column("woke").to_numpy()
+    span = float(np.ptp(woke)) if woke.size else math.inf
+    return [span / max(n, 1) for n in np.bincount(service.column("client"), minlength=clients).tolist()]

@@ -1,0 +1,107 @@
+"""What a proof supposes of a run beside its noise: where it fails, no row holds, and the note says what fails."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import raydpzv
+from raydpzv.experiment.privacy_setting import privacy_setting
+from raydpzv.privacy.claims import Claim
+from raydpzv.privacy.release import ReleasePlan, Spent, verdict
+from tests.helpers.public_data import PUBLIC
+
+MEAN = ("privacy={mode='paper', sigma=1.0, delta=1e-5, clip=1.0}",)
+FROZEN = ("digits_dpzv", *MEAN, *PUBLIC, "method.server=frozen")
+HIDDEN = ("digits_dpzv", *MEAN)
+ZOO = ("zoo_vfl", *MEAN, *PUBLIC)
+GRADIENT = ("vafl", *MEAN, "method.noise_on=gradient")
+
+
+def setting(scenario: str, *changes: str) -> ReleasePlan:
+    found = privacy_setting(raydpzv.load(scenario, changes), 1000).claims
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("scenario", [FROZEN, HIDDEN, ZOO, GRADIENT])
+def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(scenario: tuple[str, ...]) -> None:
+    planned = setting(*scenario)
+    unplanned = setting(*scenario, "budget={seconds=60}")
+    assert any(c.holds for c in planned.claims()), "control"
+    assert not any(c.holds for c in unplanned.claims())
+    held = [c for c in dataclasses.replace(unplanned, planned=True).claims() if c.holds]
+    assert all(
+        "ONE update" in c.note for c in unplanned.claims() if c.adversary in {h.adversary for h in held}
+    )
+    assert "ONE update" in verdict(unplanned).text
+    made = unplanned.as_made(Spent(releases=6, counted=4, largest_batch=64, rows=384, uploads=6), done=True)
+    assert made is not None
+    assert any(c.holds for c in made.claims()), "what was counted is no plan"
+
+
+POISSON = (*FROZEN, "method.batches=poisson", "method.coins=system")
+
+
+def external(found: ReleasePlan) -> Claim:
+    return next(c for c in found.claims() if (c.adversary, c.relation) == ("external", "replace"))
+
+
+def client(found: ReleasePlan) -> Claim:
+    return next(c for c in found.claims() if (c.adversary, c.relation) == ("client", "replace"))
+
+
+@pytest.mark.parametrize("limit", ["budget.seconds=1e6", "budget.bytes=10000000", "budget.epsilon=9.0"])
+def test_an_outsiders_epsilon_is_amplified_only_if_a_number_of_updates_ends_the_run(limit: str) -> None:
+    alone, limited = setting(*POISSON), setting(*POISSON, limit)
+    assert external(alone).epsilon < client(alone).epsilon, "control"
+    assert external(limited).epsilon == client(limited).epsilon
+    assert limit.split("=")[0] in external(limited).note
+    assert external(limited).holds
+    own = setting(*POISSON, "budget.epsilon=9.0", "budget.adversary=external")
+    assert external(own).epsilon == external(alone).epsilon
+
+
+def test_nor_is_it_if_the_run_broke_off() -> None:
+    spent = Spent(releases=500, counted=40, largest_batch=90)
+    whole, broken = (setting(*POISSON).as_made(spent, done=done) for done in (True, False))
+    assert whole is not None
+    assert broken is not None
+    assert external(whole).epsilon < client(whole).epsilon, "control"
+    assert external(broken).epsilon == client(broken).epsilon
+
+
+@pytest.mark.parametrize("scenario", [FROZEN, ZOO])
+@pytest.mark.parametrize(
+    ("change", "said", "not_said"),
+    [
+        ("data.split=stratified", "drawn by class", "scaled by"),
+        (
+            'data={source="digits", scale="standard", split="plain"}',
+            'data.scale = "standard"',
+            "drawn by class",
+        ),
+        ('data={source="digits", scale="unit", split="plain"}', 'data.scale = "unit"', "drawn by class"),
+    ],
+)
+def test_no_row_holds_where_scaling_or_split_look_at_records(scenario, change, said, not_said) -> None:
+    looked = setting(*scenario, change)
+    held = {c.adversary for c in setting(*scenario).claims() if c.holds}
+    assert held, "control"
+    assert not any(c.holds for c in looked.claims())
+    assert all(said in c.note and not_said not in c.note for c in looked.claims() if c.adversary in held)
+    assert not verdict(looked).private
+    assert said in verdict(looked).text
+    assert not_said not in verdict(looked).text
+
+
+def test_the_range_of_releases_bounds_any_two_tables_however_they_were_scaled() -> None:
+    for scenario in (HIDDEN, GRADIENT):
+        assert setting(*scenario).claims() == setting(*scenario, *PUBLIC).claims()
+
+
+def test_nor_if_the_seed_tells_the_batches() -> None:
+    seeded = setting(*POISSON, "method.coins=seed")
+    assert external(seeded).epsilon == client(seeded).epsilon > external(setting(*POISSON)).epsilon
+    assert "seed" in external(seeded).note

@@ -1,0 +1,107 @@
+"""The table and the verdict of one user: rows, relations, what each says, and what takes all claims away."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from raydpzv.privacy.release import verdict
+from raydpzv.privacy.user_mechanism import user_epsilon
+from raydpzv.privacy.users import UserReleasePlan
+
+
+def setting(**changed: Any) -> UserReleasePlan:
+    usual: dict[str, Any] = {"users": 100, "silos": 5, "releases": 20, "clip": 0.1, "delta": 1e-5}
+    return UserReleasePlan(**usual | {"multiplier": 5.0, "weights": "records"} | changed)
+
+
+GROUP = {"kind": "group", "weights": "uniform", "group": 12, "rate": 0.05, "steps": 20}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [{}, {"sampling": 0.3}, {"kind": "naive", "weights": "uniform"}, GROUP])
+def test_every_adversary_has_a_row_under_both_relations(changed: dict[str, Any]) -> None:
+    given = setting(**changed)
+    rows = given.claims()
+    assert [(r.adversary, r.relation) for r in rows] == [
+        ("paper", "add_remove"),
+        *((who, how) for who in ("external", "client", "server") for how in ("add_remove", "replace")),
+    ]
+    for row in rows[1:]:
+        assert row.epsilon == user_epsilon(given, row.adversary, row.relation)
+        assert row.holds
+    for row in rows:
+        known = given.counts_known and row.adversary in ("client", "server")
+        assert row.scope.endswith("unit: one user" + (", its record counts known" if known else ""))
+        assert row.mechanism.startswith("discrete Gaussian")
+        assert row.accountant != "none"
+        assert row.note
+
+
+def note(given: UserReleasePlan, adversary: str) -> str:
+    return next(r.note for r in given.claims() if r.adversary == adversary)
+
+
+def test_the_papers_numbers_are_true_where_they_are_no_smaller() -> None:
+    assert setting().claims()[0].holds
+    naive = setting(kind="naive", weights="uniform").claims()[0]
+    assert not naive.holds
+    assert naive.epsilon == pytest.approx(setting(weights="uniform").claims()[0].epsilon)
+    assert "up to 2C·S" in naive.note
+    assert not any(r.adversary == "paper" for r in setting(weights="uniform", asynchronous=True).claims())
+
+
+@pytest.mark.slow
+def test_groups_say_where_the_lemmas_orders_do_not_hold() -> None:
+    figure_2 = GROUP | {"rate": 0.01, "steps": 5000}
+    assert "where the lemma does not hold" in note(setting(**figure_2 | {"group": 32}), "paper")
+    assert "does not hold" not in note(setting(**figure_2 | {"group": 8}), "paper")
+    assert "no power of 2" in note(setting(**GROUP), "paper")
+
+
+def test_groups_say_what_a_record_has_and_what_was_read_off_the_data() -> None:
+    said = note(setting(**GROUP | {"group_rule": "max"}), "external")
+    record = user_epsilon(setting(**GROUP | {"group": 1}))
+    assert f"For one record (k = 1) ε is {record:.4g}" in said
+    assert "k = 12 (max of users' records) is read off the data" in said
+
+
+def test_known_counts_and_coins_are_said() -> None:
+    assert "known to the coordinator" in note(setting(), "external")
+    assert "known to the coordinator" not in note(setting(aggregation="private_weights"), "external")
+    assert "it draws the users' coins" in note(setting(sampling=0.3), "server")
+    assert "silos know who is drawn" in note(setting(sampling=0.3), "client")
+    private = setting(sampling=0.3, aggregation="private_weights")
+    assert "silos' processes hold the coins' key" in note(private, "client")
+    assert "at most 7 rounds, as counted" in note(setting(sampling=0.3, counted=7), "client")
+    assert "stay secret" in note(setting(sampling=0.3), "external")
+
+
+def test_the_verdict_states_every_adversary() -> None:
+    given = setting(target=3.0, releases=100)
+    found = verdict(given)
+    assert found.private
+    assert found.lead == "PRIVATE against anyone who sees the released models alone."
+    assert f"ε = {user_epsilon(given):.4g} (δ = 1e-05, add or remove one user) is proved" in found.bounds
+    assert "Replace one user: no useful ε is proved." in found.bounds
+    assert "Against one silo and the server no useful ε is proved." in found.bounds
+    assert verdict(setting()).lead == "PRIVATE."
+    assert "not the target ε = 3" in found.text
+    assert "1/U" not in found.text
+    assert "not below 1/U" in verdict(setting(delta=0.02)).text
+
+
+def test_seeded_noise_proves_nothing() -> None:
+    rows = setting(noise="seeded").claims()
+    assert all(r.epsilon == math.inf and not r.holds and "seed" in r.note for r in rows)
+    assert not verdict(setting(noise="seeded")).private
+
+
+@pytest.mark.parametrize("changed", [{"fitted": ("features are scaled",)}, {"planned": False}])
+def test_what_the_proof_supposes_is_looked_at(changed: dict[str, Any]) -> None:
+    given = setting(**changed)
+    assert not any(r.holds for r in given.claims())
+    assert not verdict(given).private
+    assert verdict(given).text.startswith("NOT PRIVATE")

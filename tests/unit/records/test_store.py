@@ -1,0 +1,71 @@
+"""What writing rows takes of memory goes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.store import append_rows, joined, packed_rows, unpacked_rows, whole_pieces
+
+
+def test_each_write_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = 0
+
+    class Pool:
+        def release_unused(self) -> None:
+            nonlocal given
+            given += 1
+
+    recorder, extents = Recorder(), {}
+    recorder.emit("fault", time=0.0, party="run", kind="Lost", message="")
+    rows = recorder.drain()
+    monkeypatch.setattr(pa, "default_memory_pool", Pool)
+    append_rows(tmp_path, rows, extents=extents)
+    append_rows(tmp_path, rows, extents=extents)
+    assert given == 2
+    assert extents["fault"].rows == 2
+
+
+def drained(first, count):
+    recorder = Recorder()
+    for number in range(first, first + count):
+        recorder.emit("numbers", round=number, up=2 * number, down=3)
+        recorder.writer("staleness")(np.arange(39, dtype=np.int64)[None] + number)
+        recorder.emit("fault", time=float("nan"), party="é", kind="", message="x" * number)
+    return recorder.drain()
+
+
+def piece(rows):
+    return b"".join(packed_rows(rows))
+
+
+def test_rows_of_several_calls_come_back_in_their_order():
+    pieces = [drained(0, 3), drained(3, 0), drained(3, 2)]
+    found, wanted = unpacked_rows(b"".join(map(piece, pieces))), joined(pieces)
+    assert set(found) == set(SCHEMAS)
+    for name, table in wanted.items():
+        assert piece({name: found[name].combine_chunks()}) == piece({name: table.combine_chunks()}), name
+    assert found["numbers"]["round"].to_pylist() == [0, 1, 2, 3, 4]
+    assert found["message"].num_rows == 0
+    assert packed_rows(pieces[1]) == []
+
+
+def test_other_bytes_are_an_error():
+    packed = piece(drained(0, 3))
+    with pytest.raises(ValueError, match="7 bytes of fault rows are missing"):
+        unpacked_rows(packed[:-7])
+    for other in (packed + bytes(7), packed[: len(packed) // 2], packed[:20], packed[1:]):
+        with pytest.raises((ValueError, TypeError, KeyError, IndexError)):
+            unpacked_rows(other)
+
+
+def test_what_a_kill_cut_off_is_no_piece() -> None:
+    one, two = piece(drained(0, 3)), piece(drained(3, 2))
+    assert whole_pieces(one + two) == one + two
+    for rest in (two[:-1], two[: two.index(b"\n")], b"[1]\n", b'"text"\n', b"\x00\n", b""):
+        assert whole_pieces(one + rest) == one
