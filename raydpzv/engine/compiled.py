@@ -27,6 +27,7 @@ from raydpzv.engine.split_model import (
     HeadSettings,
     LayerNoise,
     Metrics,
+    TopRows,
     TwoPointService,
     older_rows,
     score_parts,
@@ -197,27 +198,16 @@ class CompiledBottom:
 
 
 class CompiledTop:
-    """The head with labels [D] and [N] and the cache; see `raydpzv.engine.split_model.Top`.
+    """The head with labels and the cache; see `raydpzv.engine.split_model.Top`."""
 
-    validated: how many of the N held-out rows, the last ones, are for validation.
-    """
-
-    def __init__(
-        self,
-        network: DenseNetwork,
-        settings: HeadSettings,
-        key: Key,
-        labels_train: np.ndarray,
-        labels_test: np.ndarray,
-        *,
-        clients: int,
-        width: int,
-        validated: int = 0,
-    ) -> None:
+    def __init__(self, network: DenseNetwork, settings: HeadSettings, key: Key, rows: TopRows) -> None:
+        clients, width = rows.clients, rows.width
         self._parameters = _Parameters(network, key / "server", settings.momentum)
         self._settings, self._key, self._steps = settings, key, 0
-        self._labels, self._labels_test = np.array(labels_train, np.int64), np.array(labels_test, np.int64)
-        self._clients, self._width, self._validated = clients, width, validated
+        self._labels, self._labels_test = (
+            np.array(labels, np.int64) for labels in (rows.labels_train, rows.labels_test)
+        )
+        self._clients, self._width, self._validated = clients, width, rows.validated
         self._table = np.zeros((len(self._labels), clients * width), np.float32)
         self._refreshed = np.zeros((len(self._labels), clients), np.int64)
         self._widest = max(self._parameters.widest, clients * width)

@@ -99,6 +99,20 @@ Ages = np.ndarray
 """A row of ages for each client but the one that is served, int64 [M - 1, COUNTED + AGE_BINS]."""
 
 
+@dataclass(frozen=True, eq=False)
+class TopRows:
+    """The rows that a top model serves: labels [D] and [N], and the shape [M, E] of a row's embeddings.
+
+    validated: how many of the N held-out rows, the last ones, are for validation.
+    """
+
+    labels_train: np.ndarray
+    labels_test: np.ndarray
+    clients: int
+    width: int
+    validated: int = 0
+
+
 class TwoPointService(NamedTuple):
     """What one upload of embeddings at w ± λu_p came to.
 

@@ -21,6 +21,7 @@ from raydpzv.engine.split_model import (
     BottomTraining,
     LayerNoise,
     Metrics,
+    TopRows,
     TwoPointService,
     score_parts,
 )
@@ -191,24 +192,13 @@ class _LayerHooks:
 
 
 class TorchTop:
-    """The head with labels [D] and [N] and, where one is used, the cache; see `raydpzv.engine.split_model.Top`.
+    """The head with labels and, where one is used, the cache; see `raydpzv.engine.split_model.Top`."""
 
-    validated: how many of the N held-out rows, the last ones, are for validation.
-    """
-
-    def __init__(
-        self,
-        head: Head,
-        labels_train: torch.Tensor,
-        labels_test: torch.Tensor,
-        *,
-        clients: int,
-        width: int,
-        validated: int = 0,
-    ) -> None:
-        self.head = head
-        self._labels_train, self._labels_test = labels_train, labels_test
-        self._clients, self._width, self._validated = clients, width, validated
+    def __init__(self, head: Head, rows: TopRows) -> None:
+        self.head, device = head, head.model.flat.device
+        self._labels_train = torch.tensor(rows.labels_train, device=device)
+        self._labels_test = torch.tensor(rows.labels_test, device=device)
+        self._clients, self._width, self._validated = rows.clients, rows.width, rows.validated
 
     @cached_property
     def table(self) -> EmbeddingCache:

@@ -19,7 +19,7 @@ from raydpzv.engine.choice import SPLIT_MODELS, choose
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_head
 from raydpzv.engine.head import Head
-from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top, TopRows
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size
@@ -150,22 +150,12 @@ class ServerFactory:
         spec, key = self.spec, Key(self.spec.seed)
         clients, width = spec.split.clients, spec.model.embedding
 
+        rows = TopRows(self.y_train, self.y_held_out, clients, width, self.validated)
+
         def top(settings: HeadSettings) -> Top:
             if spec.model.engine == "compiled":
-                return CompiledTop(
-                    *(self.network(), settings, key, self.y_train, self.y_held_out),
-                    clients=clients,
-                    width=width,
-                    validated=self.validated,
-                )
-            return TorchTop(
-                Head(FlatModel(self.head, key / "server", device), settings, key),
-                torch.tensor(self.y_train, device=device),
-                torch.tensor(self.y_held_out, device=device),
-                clients=clients,
-                width=width,
-                validated=self.validated,
-            )
+                return CompiledTop(self.network(), settings, key, rows)
+            return TorchTop(Head(FlatModel(self.head, key / "server", device), settings, key), rows)
 
         parts = ServerParts(
             *(top, len(self.y_train), clients, width, key, self.noise, self.coins), spec.budget.updates

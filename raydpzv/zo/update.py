@@ -133,7 +133,7 @@ class Descent:
             subtract(self.x, seeds, amounts, law=base, threads=self._threads)
         elif on_cpu(self.x):
             given = as_array(self.x), as_array(self.kept[0])
-            work = partial(_with_momentum, *given, found, np.float32(self.rule.momentum), base)
+            work = partial(_with_momentum, given, found, np.float32(self.rule.momentum), base)
             in_pieces(size, 0, _PIECE, self._threads, _cut_small(work))
         else:
             velocity = self.kept[0]
@@ -168,16 +168,15 @@ class _Terms:
 
 
 def _with_momentum(
-    x: np.ndarray,
-    velocity: np.ndarray,
+    vectors: tuple[np.ndarray, np.ndarray],
     steps: Sequence[_Terms],
     momentum: np.float32,
     base: Base,
     first: int,
     last: int,
 ) -> None:
-    """Take all steps on one piece of the parameters."""
-    x_piece, v_piece = x[first:last], velocity[first:last]
+    """Take all steps on one piece of the parameters and their velocity."""
+    x_piece, v_piece = (vector[first:last] for vector in vectors)
     for terms in steps:
         v_piece *= momentum
         subtract(v_piece, terms.seeds, terms.amounts, start=first, law=base)
@@ -194,23 +193,24 @@ def _by_element(
 ) -> None:
     """Take all steps of a rule other than sgd on one piece of x and of what is kept beside it."""
     here = on_cpu(vectors[0])
-    pieces = [(as_array(v) if here else v)[first:last] for v in vectors]
+    x, *kept = ((as_array(v) if here else v)[first:last] for v in vectors)
     of: Any = np if here else importlib.import_module("torch")
     for terms in steps:
-        gradient = of.zeros_like(pieces[0])
+        gradient = of.zeros_like(x)
         subtract(gradient, terms.seeds, terms.amounts, start=first, law=base)
-        _MOVES[rule.optimizer](of, rule, terms, gradient, *pieces)
+        _MOVES[rule.optimizer](of, rule, terms, gradient, x, kept)
 
 
 # Vectors are numpy's on the CPU (`of` is numpy), where each operation rounds once and correctly, so that the bits are
 # the same on every machine: torch's square root there is not of that kind. On an accelerator they are torch's.
 
 
-def _signed(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any) -> None:
+def _signed(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: Sequence[Any]) -> None:
     w -= of.sign(g) * _rounded(terms.lr)
 
 
-def _adaptive(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, m: Any, v: Any, largest: Any) -> None:
+def _adaptive(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: Sequence[Any]) -> None:
+    m, v, largest = kept
     m *= _rounded(rule.momentum)
     m += g * _rounded(1 - rule.momentum)
     v *= _rounded(rule.beta2)
@@ -219,7 +219,8 @@ def _adaptive(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, m: Any, v: Any
     w -= m / of.sqrt(largest) * _rounded(terms.lr)
 
 
-def _variance_reduced(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, anchor: Any, mean: Any) -> None:
+def _variance_reduced(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: Sequence[Any]) -> None:
+    anchor, mean = kept
     if terms.anchor:
         anchor[:] = w
         mean[:] = g

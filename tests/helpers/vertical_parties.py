@@ -12,7 +12,7 @@ from torch import nn
 
 from raydpzv.data.batches import Batches
 from raydpzv.engine.head import Head
-from raydpzv.engine.split_model import BottomTraining, HeadSettings, HeadTraining
+from raydpzv.engine.split_model import BottomTraining, HeadSettings, HeadTraining, TopRows
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
 from raydpzv.methods.vertical.base import ServerSizes
@@ -69,7 +69,7 @@ def make_head(training: HeadTraining, **settings: Any) -> Head:
 
 
 def make_top(data: Data, head: Head) -> TorchTop:
-    return TorchTop(head, data.y, data.y_test, clients=CLIENTS, width=WIDTH)
+    return TorchTop(head, TopRows(data.y.numpy(), data.y_test.numpy(), CLIENTS, WIDTH))
 
 
 def make_bottom(data: Data, client: int, **training: Any) -> TorchBottom:

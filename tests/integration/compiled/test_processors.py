@@ -26,7 +26,7 @@ COUNTED = """
 import json, sys
 from numba.core import event
 import scenarios
-from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import prepare_vertical as prepare
 from raydpzv.experiment.warm_up import warm_up
 
@@ -47,7 +47,7 @@ from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.dense import dense_bottom, dense_head, dense_whole
 from raydpzv.engine.row_readers import KeptRows
-from raydpzv.engine.split_model import BottomTraining, HeadSettings
+from raydpzv.engine.split_model import BottomTraining, HeadSettings, TopRows
 from raydpzv.keys import Key
 from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Direction
@@ -58,8 +58,8 @@ draw = key.generator()
 x = draw.standard_normal((90, 13)).astype(np.float32)
 bottom = CompiledBottom(dense_bottom("mlp", (13,), (19, 7), 3), x, x, BottomTraining(Rule("sphere", 0.9)), key)
 top = CompiledTop(
-    dense_head("mlp", 3, 3, (17,), 10), HeadSettings("sgd", 0.1, 0.9), key, draw.integers(0, 10, 90), [0],
-    clients=3, width=3,
+    dense_head("mlp", 3, 3, (17,), 10), HeadSettings("sgd", 0.1, 0.9), key,
+    TopRows(draw.integers(0, 10, 90), np.zeros(1, int), 3, 3),
 )
 for step in range(6):
     ids = draw.choice(90, 37, replace=False).astype(np.int32)

@@ -16,8 +16,8 @@ ONE_ACTOR = ("resources.client_actors=1",)
 def test_lane_finishes_and_its_ways_do_the_same_work(monkeypatch, tmp_path):
     monkeypatch.setattr(module("watch", monkeypatch), "_BETWEEN", 0.0)
     cases = module("lane", monkeypatch).CASES
-    few = {
-        name: (updates // 5, (*settings, *(ONE_ACTOR if "clock" in name else ())))
+    few = {  # long enough for two looks of the driver, five a second, at the faster way
+        name: (updates // 2, (*settings, *(ONE_ACTOR if "clock" in name else ())))
         for name, (updates, settings) in cases.items()
     }
     found = figures("lane", monkeypatch, tmp_path, "--quick", CASES=few)

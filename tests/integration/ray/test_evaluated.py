@@ -1,4 +1,4 @@
-"""What hears of a run's evaluations on actors is waited for, and ends the run where it says so."""
+"""A run on actors waits for its listener at each evaluation, and ends if the listener says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ray's metrics endpoint shows of a run is what its rows say."""
+"""Ray's metrics endpoint shows the values that a run's rows give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors' processes: what they import before they work, and what a process that serves another run brings with it."""
+"""Actors' processes: their imports before they work, and their reuse by another run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ray
 
 import scenarios
 from actors import actor_reuse
-from actors.actor_reuse import start_here
+from actors.actor_reuse import end_survivors, keep_survivors, start, start_here
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_actor import LedgerActor
@@ -34,7 +34,7 @@ import importlib
 importlib.import_module(sys.argv[1])
 print([name for name in names if name in sys.modules])
 """
-"""What an actor does before its object is made: unpickle what the object is made of, import its class."""
+"""An actor's steps before its object is made: unpickle the arguments, import the class."""
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def told(word):
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 class TestReuse:
-    def test_a_process_goes_to_the_next_run_without_what_it_held(self):
+    def test_a_process_goes_to_the_next_run_without_its_object(self):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
         assert ray.get(first.word.remote()) == ["one"]
@@ -116,7 +116,7 @@ class TestReuse:
         assert ray.get(third.pid.remote()) != pid
         actor_reuse.end([second, third], well=False)
 
-    def test_what_ray_unpickles_loads_no_arrow_before_something_of_it_is_used(self):
+    def test_unpickling_loads_no_arrow_before_it_is_used(self):
         actor, made = told("word")
         ray.get(made)
         assert ray.get(actor.arrow.remote(False)) == (False, False)
@@ -124,7 +124,7 @@ class TestReuse:
         assert ray.get(actor.arrow.remote(False))[0]
         actor_reuse.end([actor], well=False)
 
-    def test_that_of_a_run_that_failed_does_not(self):
+    def test_a_process_of_a_failed_run_is_not_reused(self):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
         actor_reuse.end([first], well=False)
@@ -133,7 +133,7 @@ class TestReuse:
         actor_reuse.end([second], well=False)
 
     @pytest.mark.parametrize("idle", [False, True], ids=["in its run", "idle"])
-    def test_one_that_was_killed_does_not(self, idle):
+    def test_a_killed_process_is_not_reused(self, idle):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
         if idle:
@@ -146,7 +146,7 @@ class TestReuse:
         assert ray.get(second.pid.remote()) != pid
         actor_reuse.end([second], well=False)
 
-    def test_an_object_that_cannot_be_made_says_why_to_every_caller(self):
+    def test_every_caller_gets_the_error_of_an_object_that_cannot_be_made(self):
         actor, made = told("")
         for call in (made, actor.word.remote(), actor.pid.remote()):
             with pytest.raises(ValueError, match="told nothing"):
@@ -169,3 +169,26 @@ def test_without_a_session_no_process_is_kept(monkeypatch):
 
     with pytest.raises(ray.exceptions.RayActorError):
         answer_until_killed()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_survivor_serves_the_restart_of_its_run_and_ends_if_nobody_needs_it(monkeypatch):
+    monkeypatch.setattr(actor_reuse._pool, "shared", False)
+    group = ray.util.placement_group([{"CPU": 0.001}])
+
+    def started(word):
+        groups, share = {"ctl": Told.CONTROL}, {"CPU": 0.001}
+        return start(Told, groups, {"ctl": 1}, share, group, 0, word)[0]
+
+    first = started("one")
+    pid = ray.get(first.pid.remote())
+    assert keep_survivors([first]) == [first]
+    second = started("two")
+    assert ray.get([second.pid.remote(), second.word.remote()]) == [pid, ["two"]]
+    assert keep_survivors([second]) == [second]
+    end_survivors()
+    third = started("three")
+    assert ray.get(third.pid.remote()) != pid
+    actor_reuse.end([third], well=False)
+    ray.util.remove_placement_group(group)

@@ -1,4 +1,4 @@
-"""Runs under the virtual clock that lose a process go back to their checkpoint and on, to the bits of whole runs."""
+"""Runs under the virtual clock that lose a process resume from their checkpoint to the bits of whole runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from raydpzv.errors import Lost
 from raydpzv.experiment.runner import continued
 from raydpzv.records.checkpoint import CHECKPOINT, before
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import digest
 from tests.helpers import struck as struck_roles
 from tests.helpers.contradictions import change, contradictions, forget_waiting
@@ -73,7 +74,7 @@ class Listening(raydpzv.Callback):
 
 
 @pytest.mark.parametrize(("method", "engine"), [("vafl", "compiled"), ("sgd", "torch")])
-def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, tmp_path, method, engine):
+def test_losing_a_client_of_a_method_without_a_ledger_leaves_no_trace(struck, tmp_path, method, engine):
     spec = spec_of(method, f"model.engine={engine}")
     found = run_prepared(struck(spec, "client"), tmp_path / "run", runner="ray")
     check_same(found, scenarios.run(spec))
@@ -83,7 +84,7 @@ def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, t
     assert found.summary["faults"] == [fault]
 
 
-def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_path):
+def test_a_callback_gets_every_row_once_though_the_server_is_lost(struck, tmp_path):
     spec, watch, evaluated = spec_of("dpzv"), Listening(), []
     found = run_prepared(
         struck(spec, "server"),
@@ -136,14 +137,14 @@ def test_a_run_whose_noise_was_not_kept_ends_with_the_loss(struck, tmp_path):
 def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path, monkeypatch):
     """A round that no checkpoint knew of would be a release that no account knows of, once the server is lost."""
     written, ahead = [0], []
-    write = RunFolder.write_checkpoint
+    write = RunWriter.write_checkpoint
 
     def slowly(self, checkpoint):
         threading.Event().wait(0.1)
         written.append(checkpoint.round)
         return write(self, checkpoint)
 
-    monkeypatch.setattr(RunFolder, "write_checkpoint", slowly)
+    monkeypatch.setattr(RunWriter, "write_checkpoint", slowly)
     spec = scenarios.load("digits_users", ["budget.updates=4", "evaluate.every=4", "resources.hosts=1"])
     run = scenarios.run(
         spec,

@@ -30,7 +30,7 @@ def alone(tmp_path_factory):
     return folder
 
 
-def test_one_at_a_time_it_is_the_search_without_ray(ray_session, alone, tmp_path):
+def test_one_trial_at_a_time_gives_the_search_without_ray(ray_session, alone, tmp_path):
     folder = tmp_path / "one"
     searched(folder, "digits_dpzv", SPACE, FREE, TRIALS, "--scheduler", "asha", "--jobs", 1)
     assert table(folder) == table(alone)

@@ -87,12 +87,12 @@ def watched(spec, folder, **how):
 
 
 def scopes(summary):
-    """What was counted, in words: releases, and silos at the least."""
+    """The scopes of the claims, in words: releases, and silos at the least."""
     return {claim["scope"] for claim in summary["epsilon"]}
 
 
 def rows_found(prepared, data):
-    """How many training rows' features are in these bytes."""
+    """Return how many training rows' features are in these bytes."""
     return sum(row.tobytes() in data for row in np.unique(prepared.split.train.x, axis=0))
 
 

@@ -98,7 +98,7 @@ def test_the_wall_clock_is_real(small, tmp_path):
     assert replay(tmp_path / "run").verified
 
 
-def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(small, tmp_path, monkeypatch):
+def test_a_run_that_fits_nowhere_fails_at_once_with_the_arithmetic(small, tmp_path, monkeypatch):
     def started(*_, **__):
         raise AssertionError("an actor was asked for")
 

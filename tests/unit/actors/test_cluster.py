@@ -23,7 +23,7 @@ from raydpzv.errors import InputError, RunError
         (TypeError("wrong option"), TypeError, "wrong option"),
     ],
 )
-def test_a_ray_that_does_not_come_up_is_said_in_words_and_ended(
+def test_a_ray_that_does_not_come_up_is_reported_and_ended(
     error: Exception, wanted: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = []
@@ -40,7 +40,7 @@ def test_a_ray_that_does_not_come_up_is_said_in_words_and_ended(
 
 
 @pytest.mark.parametrize(("own", "found"), [(None, "120"), ("7", "7")])
-def test_processes_of_ray_have_two_minutes_to_come_up_or_what_the_user_says(
+def test_processes_of_ray_have_two_minutes_to_come_up_or_the_users_limit(
     own: str | None, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RAY_gcs_server_port_wait_time_s", "RAY_raylet_start_wait_time_s"):
@@ -50,7 +50,7 @@ def test_processes_of_ray_have_two_minutes_to_come_up_or_what_the_user_says(
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_a_ray_of_our_own_comes_without_what_nobody_asks(
+def test_our_own_ray_starts_no_process_that_nobody_asked_for(
     verbose: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("start_monitor", "start_api_server", "start_log_monitor", "start_gcs_server", "start_raylet")
@@ -66,7 +66,7 @@ def test_a_ray_of_our_own_comes_without_what_nobody_asks(
     assert {name: vars(Node)[name] for name in names} == own
 
 
-def test_what_a_ray_of_our_own_would_have_is_known_before_it_is_started(
+def test_resources_of_our_own_ray_are_known_before_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -85,7 +85,7 @@ def test_what_a_ray_of_our_own_would_have_is_known_before_it_is_started(
     assert own_resources(None) is None
 
 
-def test_a_port_at_which_no_ray_answers_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_without_a_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(**how: object) -> None:
         raise ray.exceptions.RpcError("Timed out while waiting for GCS to become available.")
 

@@ -110,7 +110,7 @@ def test_a_run_in_one_process_is_refused_as_one_on_actors_is(small, overrides):
     assert str(on_actors.value) == str(whole.value)
 
 
-def test_of_an_unknown_cluster_only_impossible_shares_are_refused(small):
+def test_only_impossible_shares_are_refused_for_an_unknown_cluster(small):
     assert whole_run_gpus(small("resources.client_gpus=0.6"), None) == 3.0
     with pytest.raises(Unplaceable, match="above 1 a share must be a whole number"):
         whole_run_gpus(small("resources.client_gpus=1.5"), None)

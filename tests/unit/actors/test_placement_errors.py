@@ -1,4 +1,4 @@
-"""What is said of clusters that lack something, without a Ray."""
+"""Messages about clusters that lack resources, without a Ray."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def three(placement: str, cpus: float = 1.0, gpus: float = 0.0, **zones: str) ->
         (three("strict_pack", server="in(b, c)", clients="b"), [IN_A, IN_B]),
     ],
 )
-def test_what_fits_lacks_nothing(plan, machines):
+def test_a_plan_that_fits_lacks_nothing(plan, machines):
     assert lack(plan, machines) is None
 
 
@@ -92,14 +92,14 @@ def test_what_fits_lacks_nothing(plan, machines):
         ),
     ],
 )
-def test_what_does_not_fit_is_told_with_the_arithmetic(plan, machines, asked, missing):
+def test_a_plan_that_does_not_fit_is_refused_with_the_arithmetic(plan, machines, asked, missing):
     found = lack(plan, machines)
     assert found is not None
     assert found.missing == missing
     assert re.search(asked, str(found))
 
 
-def test_memory_is_told_in_gib():
+def test_memory_is_reported_in_gib():
     gib = 2**30
     plan = Plan(Share(0.5, 0.0, gib), (Share(0.5, 0.0, 2 * gib),) * 2, ((0,), (1,)))
     large, small = (Machine({"CPU": 4.0, "memory": n * gib}) for n in (4, 1.5))
@@ -116,7 +116,7 @@ def test_memory_is_told_in_gib():
     assert found.missing == "a machine with 0.5 CPU and 0 GPU and 2.00 GiB of memory"
 
 
-def test_labels_that_are_asked_of_no_actor_are_not_missed():
+def test_labels_of_no_actor_are_not_missed():
     alone = Plan(Share(1.0, 0.0), (), (), labels={"clients": {"zone": "c"}})
     assert lack(alone, [IN_A]) is None
     assert isinstance(lack(three("pack", clients="c"), [IN_A]), Lack)

@@ -1,4 +1,4 @@
-"""What goes to Ray's metrics is the fold of the rows, whoever cuts them into parts."""
+"""Ray's metrics are the fold of the rows, however these are cut into parts."""
 
 from __future__ import annotations
 
@@ -100,10 +100,8 @@ def test_parts_of_the_rows_add_up_to_the_same(exported, small):
     assert all(exported[key] == pytest.approx(whole[key]) for key in whole)
 
 
-def test_ray_is_given_one_value_of_each_from_time_to_time_however_often_rows_come(
-    exported, monkeypatch, small
-):
-    """It keeps each until it exports, and the export's thread leaves what that took: the driver grew by 5 %."""
+def test_ray_gets_one_value_of_each_metric_at_a_time_however_often_rows_come(exported, monkeypatch, small):
+    """Ray keeps each value until it exports, and the export's memory is not given back: the driver grew by 5 %."""
     given, take = [], ray.util.metrics.Counter.inc
     monkeypatch.setattr(
         ray.util.metrics.Counter,
@@ -121,7 +119,7 @@ def test_ray_is_given_one_value_of_each_from_time_to_time_however_often_rows_com
     assert RayMetrics.interval >= 10
 
 
-def test_of_a_private_run_scores_sizes_and_times_stay(exported, small):
+def test_a_private_run_exports_no_scores_sizes_or_times(exported, small):
     tables = raydpzv.run(small()).tables
     for private in (False, True):
         exported.clear()
@@ -158,8 +156,8 @@ def test_faults_of_actors_are_restarts_and_undefined_scores_are_left_out(exporte
     assert all(name.startswith("raydpzv_") and metric.description for name, metric in METRICS.items())
 
 
-def test_what_checkpoints_took_is_counted_on_after_a_loss(exported):
-    """A server that takes the place of a lost one counts from 0."""
+def test_seconds_of_checkpoints_add_up_across_a_loss(exported):
+    """A restarted server counts from 0."""
     watch = begun()
     for seconds in (0.0, 2.0, 3.5, 0.5, 1.0):
         watch.status(Status(checkpoints=1, checkpoint_seconds=seconds))

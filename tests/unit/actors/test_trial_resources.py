@@ -1,4 +1,4 @@
-"""What a trial asks for against what there is, said before anything starts."""
+"""A trial's resources against the cluster's, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOUR = ("split.clients=4",)
 """Four clients, an actor each."""
 
 
-def test_one_machine_must_have_all_that_a_whole_trial_asks(small):
+def test_one_machine_must_have_all_shares_of_a_whole_trial(small):
     needs = whole_trials([small(), small("resources.client_gpus=0.1", "resources.server_gpus=0.1")], None)
     assert needs == TrialNeeds(Share(1.0, 0.5))
     needs.check([{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}])
@@ -24,7 +24,7 @@ def test_one_machine_must_have_all_that_a_whole_trial_asks(small):
         needs.check([{"CPU": 2.0}, {"GPU": 1.0}])
 
 
-def test_actors_and_the_process_that_watches_them_share_what_there_is(small):
+def test_actors_and_the_watching_process_share_the_cluster(small):
     needs = trial_with_actors(small(*FOUR), {"CPU": 2.0})
     bundles = needs.bundles()
     assert len(bundles) == 1 + 1 + 4
@@ -62,7 +62,7 @@ def test_more_than_the_cluster_has_is_refused_with_the_arithmetic(small):
         asks_whole.check([{"CPU": 0.8}] * 8)
 
 
-def test_memory_that_no_machine_has_is_said():
+def test_memory_that_no_machine_has_is_reported():
     actors = Plan(Share(1.0, 0.0, 2**30), (Share(1.0, 0.0, 2**31),), ((0,),), placement="strict_pack")
     needs = TrialNeeds(Share(RESOLUTION, 0.0), actors)
     needs.check([{"CPU": 4.0, "memory": 3.0 * 2**30}])
@@ -73,7 +73,7 @@ def test_memory_that_no_machine_has_is_said():
         needs.check([{"CPU": 4.0, "memory": 2.5 * 2**30}])
 
 
-def test_labels_are_refused_where_they_would_not_be_heeded(small):
+def test_labels_of_trials_with_actors_are_refused(small):
     with pytest.raises(Unplaceable, match=r"resources\.labels: trials with actors of their own"):
         trial_with_actors(small('resources.labels.server={zone = "a"}'), {"CPU": 2.0})
 
@@ -85,7 +85,7 @@ def test_a_machine_each_counts_the_process_that_watches(small):
     needs.check([{"CPU": 1.0}] * 6)
 
 
-def test_as_many_whole_trials_as_machines_have_room_for():
+def test_capacity_counts_the_whole_trials_that_fit():
     one = TrialNeeds(Share(1.0, 0.0))
     assert one.capacity([{"CPU": 2.0}, {"CPU": 1.5, "GPU": 1.0}, {}]) == 3
     third = TrialNeeds(Share(1.0, 0.1))
@@ -93,4 +93,4 @@ def test_as_many_whole_trials_as_machines_have_room_for():
     fractions_span_no_devices = TrialNeeds(Share(1.0, 0.6))
     assert fractions_span_no_devices.capacity([{"CPU": 64.0, "GPU": 3.0}]) == 3
     assert TrialNeeds(Share(1.0, 2.0)).capacity([{"CPU": 64.0, "GPU": 5.0}]) == 2
-    assert one.capacity([{"CPU": 0.5}]) == 1, "who does not fit is refused elsewhere"
+    assert one.capacity([{"CPU": 0.5}]) == 1, "a trial that does not fit is refused elsewhere"

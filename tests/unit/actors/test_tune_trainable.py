@@ -1,4 +1,4 @@
-"""A trial's run stands still at each evaluation until it is told to go on, and ends when it is told to."""
+"""A trial's run pauses at each evaluation until Tune lets it continue, and ends when Tune stops it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Steps:
         return self._reason
 
 
-def test_a_run_waits_at_every_evaluation_and_says_how_it_ended():
+def test_a_run_waits_at_every_evaluation_and_reports_its_end():
     steps = Steps(reason="diverged")
     run = PausingRun(steps, {"base": 1}, Pauses(waits=True))
     assert run.next_report()["accuracy"] == 11
@@ -74,7 +74,7 @@ def test_an_error_of_the_run_is_raised_where_it_is_asked():
         run.next_report()
 
 
-def test_between_evaluations_it_says_where_it_stands_without_going_on():
+def test_between_evaluations_a_run_reports_its_updates_and_stays_paused():
     go, came = threading.Event(), threading.Event()
 
     def work(config, hooks):
@@ -95,7 +95,7 @@ def test_between_evaluations_it_says_where_it_stands_without_going_on():
     run.end()
 
 
-def test_what_is_reported_is_what_was_measured():
+def test_a_report_has_the_measured_values():
     metrics = Metrics(0.9, 0.2, 0.5, validation=Metrics(0.8, 0.3, 0.5, roc_auc=0.7, pr_auc=0.6))
     assert measured(Status(updates=3, time=1.5), metrics) == {
         "accuracy": 0.9,

@@ -14,7 +14,7 @@ from torch.nn import functional
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import dense_bottom, dense_head
 from raydpzv.engine.head import Head
-from raydpzv.engine.split_model import AGE_BINS, COUNTED, BottomTraining, FirstOrder, HeadSettings
+from raydpzv.engine.split_model import AGE_BINS, COUNTED, BottomTraining, FirstOrder, HeadSettings, TopRows
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
@@ -50,8 +50,8 @@ def tops(name: str, settings: HeadSettings) -> tuple[CompiledTop, TorchTop]:
     assert network is not None
     head = Head(FlatModel(lambda: HEADS[name](M, E, (6, 5), K), KEY / "server"), settings, KEY)
     return (
-        CompiledTop(network, settings, KEY, Y, Y_TEST, clients=M, width=E),
-        TorchTop(head, torch.tensor(Y), torch.tensor(Y_TEST), clients=M, width=E),
+        CompiledTop(network, settings, KEY, TopRows(Y, Y_TEST, M, E)),
+        TorchTop(head, TopRows(Y, Y_TEST, M, E)),
     )
 
 

@@ -1,7 +1,8 @@
-"""Sockets: proof of the secret, frames there and back, and every way in which a peer breaks its word."""
+"""Sockets: proof of the secret, frames there and back, and every way in which a peer breaks the protocol."""
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
 import struct
@@ -99,8 +100,8 @@ def test_a_peer_that_drips_a_frame_byte_by_byte_is_given_up(pair):
     dripping.join()
 
 
-def test_a_peer_has_no_longer_to_prove_itself_than_it_is_given(pair, monkeypatch):
-    """However long a frame may take later."""
+def test_a_peer_has_a_time_limit_to_prove_itself(pair, monkeypatch):
+    """Also if later frames may take longer."""
     monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT", 0.2)
     pair[1]._timeout = 60.0
     raw(pair[0]).sendall(b"\x20")
@@ -125,7 +126,7 @@ def test_a_peer_that_says_nothing_is_a_stall_not_a_broken_connection(pair):
     assert bytes(pair[1].receive()) == b"late"
 
 
-def test_a_peer_that_takes_nothing_is_given_up(pair):
+def test_a_peer_that_reads_nothing_is_given_up(pair):
     pair[0]._timeout = 0.1
     with pytest.raises(TransportError, match="broke while"):
         pair[0].send(bytes(50_000_000))
@@ -190,7 +191,24 @@ def test_an_answer_of_one_end_is_none_at_the_other():
     reflecting.join()
 
 
-def test_who_listens_nowhere_is_named(monkeypatch):
+def test_a_proof_that_leaves_the_peers_own_challenge_out_is_refused(pair):
+    """A proof covers both challenges, so that none of another handshake is valid in this one."""
+    peer, line = pair
+
+    def prove_half():
+        challenge = bytes(peer.receive(begins_within=5.0))
+        peer.send(os.urandom(len(challenge)))
+        peer.receive(begins_within=5.0)
+        peer.send(hmac.digest(SECRET, b"client" + challenge, "sha256"))
+
+    proving = threading.Thread(target=prove_half)
+    proving.start()
+    with pytest.raises(TransportError, match="does not have the run's secret"):
+        prove(line, SECRET, listens=True)
+    proving.join()
+
+
+def test_an_address_without_a_listener_is_named(monkeypatch):
     with pytest.raises(TransportError, match=r"no connection to 127\.0\.0\.1:1"):
         dial(TransportAddress("127.0.0.1", 1, SECRET), 1.0)
     with pytest.raises(TransportError, match="no connection to the Unix socket"):
@@ -225,7 +243,7 @@ def crowded(monkeypatch):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
-def test_who_connects_waits_while_too_many_others_do(crowded):
+def test_a_peer_waits_to_connect_while_too_many_others_wait(crowded):
     listener, address, waiting = crowded
     found: list[bytes] = []
 
@@ -247,14 +265,14 @@ def test_who_connects_waits_while_too_many_others_do(crowded):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
-def test_who_connects_waits_no_longer_than_a_handshake_may_take(crowded, monkeypatch):
+def test_a_peer_waits_no_longer_to_connect_than_a_handshake_may_take(crowded, monkeypatch):
     monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT", 0.1)
     with pytest.raises(TransportError, match="no connection to the Unix socket"):
         dial(crowded[1], 5.0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who connected is known on Linux")
-def test_the_system_says_whether_another_user_connected(monkeypatch):
+def test_another_users_connection_is_recognised(monkeypatch):
     ours, _ = ends = socket.socketpair()
     assert not module.from_another_user(ours)
     another = os.getuid() + 1
@@ -266,7 +284,7 @@ def test_the_system_says_whether_another_user_connected(monkeypatch):
         end.close()
 
 
-def test_all_on_one_machine_nothing_listens_beyond_it():
+def test_actors_on_one_machine_listen_on_that_machine_alone():
     listener, address = listen("", SECRET)
     with listener:
         assert listener.family == socket.AF_UNIX or listener.getsockname()[0] == "127.0.0.1"

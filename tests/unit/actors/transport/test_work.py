@@ -113,14 +113,14 @@ def test_results_of_probes_arrive_as_they_were_sent():
         assert (asked.probe, asked.version, asked.orders) == (name, 12, ())
 
 
-def test_an_order_without_its_history_weighs_what_it_would():
+def test_an_order_without_its_history_keeps_its_size_on_the_wire():
     order = Order(3, catch_up(4, 1), 9)
     (found,) = work.read_task(frame(work.tail(order))).orders
     assert repr(found) == repr(known_tail(3, 9, 56))
     assert found.body.wire_bytes == order.body.wire_bytes == 56
 
 
-def test_what_was_raised_takes_the_place_of_what_was_asked_for():
+def test_an_error_takes_the_place_of_a_result():
     raised = frame(frames.failed(Diverged("not finite")))
     with pytest.raises(Diverged, match="not finite"):
         work.read_task(raised)
@@ -128,7 +128,7 @@ def test_what_was_raised_takes_the_place_of_what_was_asked_for():
         assert isinstance(found, Diverged)
 
 
-def test_an_actor_that_a_host_misses_is_named_at_the_other_end():
+def test_an_actor_that_a_host_lost_is_named_at_the_other_end():
     found = work.read_probed("drift", frame(frames.failed(Lost("the ledger actor was lost", "0a0b"))))
     assert isinstance(found, Lost)
     assert (str(found), found.actor) == ("the ledger actor was lost", "0a0b")

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 import scenarios
+from raydpzv.engine.split_model import TopRows
 from raydpzv.engine.torch_engine import TorchTop, row_gradients, unit_rows
 from raydpzv.errors import Diverged
 from raydpzv.experiment.prepare import prepare
@@ -155,14 +156,14 @@ def relative_errors(steps: int, **settings: object) -> float:
     """Mean relative error of what a client gets, at an untrained head, over so many uploads of 64 rows."""
     config, directions = shared(**settings)
     generator = (KEY / "batch").generator()
-    labels = torch.from_numpy(generator.integers(0, CLASSES, ROWS))
+    labels = generator.integers(0, CLASSES, ROWS)
     inputs = generator.standard_normal((ROWS, CLIENTS, WIDTH)).astype(np.float32)
-    found_top = TorchTop(make_head("frozen"), labels, labels, clients=CLIENTS, width=WIDTH)
+    found_top = TorchTop(make_head("frozen"), TopRows(labels, labels, CLIENTS, WIDTH))
     server = CzofoServer(found_top, replace(SIZES, batch=ROWS), config, KEY)
     ids = np.arange(ROWS, dtype=np.int32)
     for m in range(CLIENTS):
         found_top.put(m, ids, inputs[:, m], 1)
-    true = true_row_gradients(torch.from_numpy(inputs), labels, 1) / ROWS
+    true = true_row_gradients(torch.from_numpy(inputs), torch.from_numpy(labels), 1) / ROWS
     errors = []
     for step in range(steps):
         (order,) = server.receive(Upload(1, step, Embeddings(ids, inputs[:, 1])))
