@@ -15,7 +15,7 @@ from actors.cluster import OBJECT_STORE, connected
 from actors.driver import LOOK, STARTING_RAY, Driver, RunHooks, drive, translated
 from actors.horizontal.client_group_pool import ClientGroupPool, share_of
 from actors.horizontal.server_actor import HorizontalServerActor
-from actors.ledger_client import ledger_actor
+from actors.ledger_actor import ledger_actor
 from actors.memory_needs import with_hosts_memory
 from actors.placement import plan_hosts
 from actors.remote import get, lost

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
-from actors.ledger_client import RelayedLedger
+from actors.ledger_actor import RelayedLedger
 from actors.remote import get
 from actors.server_actor import ServerActor
 from actors.transport.hosts import HostConversation

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.ledger_client import RelayedLedger
+from actors.ledger_actor import RelayedLedger
 from actors.remote import get
 from actors.server_actor import ServerActor
 from actors.transport.clients import ClientConversation

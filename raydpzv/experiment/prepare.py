@@ -15,19 +15,12 @@ import numpy as np
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
-from raydpzv.data.encoding import encoded
 from raydpzv.data.generated import GeneratedSplit
+from raydpzv.data.held_out import check_both_classes, limit, with_validation
 from raydpzv.data.horizontal import Partition, split_rows
+from raydpzv.data.scaling import encoded, scale, scale_by
 from raydpzv.data.sources import Request, load
-from raydpzv.data.table import (
-    Split,
-    Table,
-    check_both_classes,
-    limit,
-    scale,
-    scale_by,
-    with_validation,
-)
+from raydpzv.data.table import Split, Table
 from raydpzv.data.users import Known, UserParts, check_least, share_users
 from raydpzv.errors import DataError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
