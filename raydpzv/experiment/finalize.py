@@ -237,7 +237,6 @@ class RowWriter:
         return found
 
     def hold(self, rows: Rows) -> None:
-        """Take in rows that a checkpoint follows."""
         if self.folder is None:
             self.add(rows)
             return
