@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import raydpzv
 from actors.kuberay import LONGEST_NAME, POD, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
 from raydpzv.config.paths import locations
-from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError, missing
-from raydpzv.experiment.prepare import no_new_leg, prepare
+from raydpzv.experiment.prepare import prepare
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.command_options import SubmitCommand
@@ -86,9 +86,7 @@ def _can_resume(spec: AnyScenario, *, from_storage_alone: bool) -> bool:
     privacy = spec.privacy if spec.privacy is not None and spec.privacy.mode != "none" else None
     if from_storage_alone and privacy is not None and privacy.noise == "system":
         return False  # a lost run with fresh noise does not resume from a storage
-    if not isinstance(spec, VerticalScenario):
-        return True
-    return not no_new_leg(spec, noised=privacy is not None and spec.descriptor.noise(spec.method) is not None)
+    return not spec.no_segment
 
 
 def _given(options: SubmitCommand) -> dict[str, Any]:

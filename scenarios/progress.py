@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.config.timing import planned_seconds
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
@@ -172,7 +172,7 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
             Text(f"ε ({_terms(status, spec, 'closed-form GDP')}):"),
             Text(f"  {'; '.join(stated)}"),
         ]
-    if isinstance(spec, HorizontalScenario):
+    if spec.one_model:
         return lines + _participants(status, spec)
     return [*lines, _clients(status, spec)] if status.client_uploads else lines
 
@@ -181,7 +181,7 @@ def _waiting(stage: str) -> Text:
     return Text(f"starting: waiting for {stage}")
 
 
-def _participants(status: Status, spec: HorizontalScenario) -> list[RenderableType]:
+def _participants(status: Status, spec: AnyScenario) -> list[RenderableType]:
     if not status.participants:
         return []
     rate = f", {status.uploads / status.time:,.3g} per second of the run's clock" if status.time > 0 else ""
@@ -192,7 +192,7 @@ def _participants(status: Status, spec: HorizontalScenario) -> list[RenderableTy
     ]
 
 
-def _clients(status: Status, spec: VerticalScenario) -> HeadTable:
+def _clients(status: Status, spec: AnyScenario) -> HeadTable:
     """One line per client: uploads, activations per second of the run's clock (asked, achieved), staleness."""
     table = HeadTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("client", "uploads", "rate asked", "achieved", "staleness"):
@@ -220,13 +220,9 @@ def _clients(status: Status, spec: VerticalScenario) -> HeadTable:
 def _stale(status: Status, spec: AnyScenario) -> str:
     """Ages of cached embeddings (vertical) or lag (asynchronous), and the late share; rounds wait, nothing is stale."""
     late = f"late {status.late / status.uploads if status.uploads else 0.0:.0%}"
-    if isinstance(spec, VerticalScenario):
+    if not spec.one_model:
         return f"  staleness {_number(status.staleness, '.1f')} rounds  {late}"
-    return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if _pulls(spec) else ""
-
-
-def _pulls(spec: AnyScenario) -> bool:
-    return isinstance(spec, HorizontalScenario) and spec.descriptor.pulls(spec.method)
+    return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if spec.pulls else ""
 
 
 def epsilon_terms(status: Status, spec: AnyScenario) -> str:
@@ -265,17 +261,16 @@ def _epsilons(status: Status) -> list[str]:
 def _terms(status: Status, spec: AnyScenario, accountant: str) -> str:
     """Return the terms of ε: mechanism, neighbours, δ, accountant."""
     delta = f"δ={_delta(status, spec):g}"
-    if isinstance(spec, HorizontalScenario):
+    if spec.one_model:
         return f"discrete Gaussian mechanism, {CHANGES['add_remove']} one user, {delta}, GDP or PLD"
-    return (
-        f"Gaussian mechanism, {CHANGES[spec.privacy.relation or 'replace']} one record, {delta}, {accountant}"
-    )
+    relation = cast(VerticalScenario, spec).privacy.relation or "replace"
+    return f"Gaussian mechanism, {CHANGES[relation]} one record, {delta}, {accountant}"
 
 
 def _delta(status: Status, spec: AnyScenario) -> float:
     if not math.isnan(status.privacy.delta):
         return status.privacy.delta
-    return (spec.privacy.delta if isinstance(spec, VerticalScenario) else None) or math.nan
+    return spec.delta or math.nan
 
 
 def _amount(status: Status, unit: str) -> float:
@@ -284,8 +279,7 @@ def _amount(status: Status, unit: str) -> float:
 
 
 def _unit_name(spec: AnyScenario, unit: str) -> str:
-    rounds = isinstance(spec, HorizontalScenario) and not _pulls(spec) and not spec.descriptor.agent
-    return "rounds" if unit == "updates" and rounds else unit
+    return "rounds" if unit == "updates" and spec.rounds else unit
 
 
 @contextmanager

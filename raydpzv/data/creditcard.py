@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from raydpzv.data.cells import read_cells
+from raydpzv.data.held_out import hold_out
+from raydpzv.data.scaling import standardise
 from raydpzv.data.sources import Request
-from raydpzv.data.table import Split, Table, standardise, stratified_split
+from raydpzv.data.table import Split, Table
 
 FEATURES = ("Time", *(f"V{i}" for i in range(1, 29)), "Amount")
 _FILE, _LABEL = "creditcard.csv", "Class"
@@ -23,7 +25,7 @@ def read_folder(request: Request) -> Split:
     cells = read_cells(request, _FILE, (*FEATURES, _LABEL))
     frauds = cells.codes(_LABEL, {"0": 0, "1": 1}).astype(int)
     table = Table("creditcard", cells.numbers(FEATURES), frauds, 2, FEATURES)
-    split = standardise(stratified_split(table, _TESTED, request.draws))
+    split = standardise(Split(*hold_out(table, _TESTED, request.draws)))
     rare, others = np.flatnonzero(split.train.y == 1), np.flatnonzero(split.train.y == 0)
     some = (request.draws / "thinned").generator().permutation(others)[: int(_KEPT * len(others))]
     return Split(split.train.select(np.sort(np.concatenate((rare, some)))), split.test)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raydpzv.data.horizontal import EvenParts, check_alpha, check_enough
+from raydpzv.data.scaling import per_column
 from raydpzv.data.sources import Request, Source
-from raydpzv.data.table import Table, per_column
+from raydpzv.data.table import Table
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.registry import DATA_SOURCES

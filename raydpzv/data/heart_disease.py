@@ -16,9 +16,10 @@ import numpy as np
 
 from raydpzv.data.cells import read_cells
 from raydpzv.data.files import missing
+from raydpzv.data.held_out import stratified_rows
+from raydpzv.data.scaling import standardise
 from raydpzv.data.sources import Request
-from raydpzv.data.stratified import stratified_rows
-from raydpzv.data.table import Split, Table, standardise
+from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
 
 _WANTED = 'data set "heart_disease"'

@@ -30,8 +30,9 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from raydpzv.data.files import missing, one_line, unreadable
+from raydpzv.data.held_out import Limits
 from raydpzv.data.sources import Request
-from raydpzv.data.table import Limits, Split, Table
+from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
 
 if TYPE_CHECKING:

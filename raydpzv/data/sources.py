@@ -125,12 +125,13 @@ def load(request: Request, change: Callable[[Table], Table] | None = None) -> Sp
     """Return the training and test rows of a data set, unscaled.
 
     An official test set is used where there is one; else data.test_fraction of the rows is drawn as data.split says.
-    Sources that are too large to be read whole keep data.train_rows and data.test_rows; `table.limit` would leave the
-    same rows. The others do not look at them. change: made to the table as it was read, before any row is drawn from it
-    (where there is an official test set: to the training rows). Raises SpecError for settings that are missing or do
-    not belong, DataError for files that are missing or malformed.
+    Sources that are too large to be read whole keep data.train_rows and data.test_rows; `held_out.limit` would leave
+    the same rows. The others do not look at them. change: made to the table as it was read, before any row is drawn
+    from it (where there is an official test set: to the training rows). Raises SpecError for settings that are missing
+    or do not belong, DataError for files that are missing or malformed.
     """
-    from raydpzv.data.table import SPLITS, Table
+    from raydpzv.data.held_out import hold_out
+    from raydpzv.data.table import Split, Table
 
     data = request.data
     source: Source = DATA_SOURCES[data.source]
@@ -146,7 +147,8 @@ def load(request: Request, change: Callable[[Table], Table] | None = None) -> Sp
         )
     found = source.read(request)
     if isinstance(found, Table):
-        return SPLITS[data.split](change(found) if change else found, data.test_fraction, request.draws)
+        table = change(found) if change else found
+        return Split(*hold_out(table, data.test_fraction, request.draws, data.split))
     return replace(found, train=change(found.train)) if change else found
 
 

@@ -1,4 +1,4 @@
-"""A labelled table, its division into training and test rows, and the scaling of its features.
+"""A labelled table, and its training and test rows.
 
 D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens. `x` is [D, F], [D, C, H, W],
 [D, V, F], [D, V, C, H, W] or [D, L]; `y` is [D] with the classes 0..classes-1.
@@ -6,23 +6,17 @@ D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from raydpzv.data.files import one_line
-from raydpzv.data.stratified import grouped_rows, stratified_rows
-from raydpzv.errors import DataError, SpecError, suggest
-from raydpzv.keys import Key
+from raydpzv.errors import DataError
 
 MOST_TOKENS = 2**24
 """Largest vocabulary: up to here float32, in which features travel, holds every whole number exactly."""
-Constants = float | tuple[float, ...] | Mapping[str, float]
-"""One number for all columns, one for each, or one for each column that is named."""
-_LISTED = 8
 _BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
 
 
@@ -34,7 +28,7 @@ class Table:
     a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one person's do: a
     split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
     With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then.
-    `levels` belong to a table that `raydpzv.data.encoding` has yet to make numbers of: 0 for a column of numbers, of
+    `levels` belong to a table that `raydpzv.data.scaling` has yet to make numbers of: 0 for a column of numbers, of
     which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With `public_levels`
     these are known without the data, and each has a column whether a row has it or not. With a `vocabulary`
     (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
@@ -173,7 +167,7 @@ class Table:
             )
 
     def _check_ids(self, vocabulary: int) -> None:
-        for block in _blocks(self.x):
+        for block in blocks(self.x):
             wrong = (block < 0) | (block >= min(vocabulary, MOST_TOKENS)) | (block != np.floor(block))
             if wrong.any():
                 raise DataError(
@@ -219,277 +213,7 @@ class Split:
         return x, y
 
 
-def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
-    """Divide the rows at random, every class in (nearly) the same proportion on both sides.
-
-    Groups stay whole (`grouped_rows`), and the fraction is then one of groups. Raises SpecError for a fraction outside
-    (0, 1) and DataError where a class has too few rows or groups to appear on both sides.
-    """
-    if not 0 < test_fraction < 1:
-        raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
-    return Split(*_divided(table, test_fraction, key, "test"))
-
-
-def with_validation(split: Split, fraction: float, key: Key, how: str = "stratified") -> Split:
-    """Return the same with a fraction of the training rows, or of their groups, held out for validation; 0: none.
-
-    They are drawn as test rows are, `how` as in SPLITS. Raises DataError where a class has too few rows or groups to
-    appear on both sides.
-    """
-    if fraction == 0:
-        return split
-    divide = _divided if how == "stratified" else _divided_plainly
-    train, validation = divide(split.train, fraction, key, "validation")
-    return Split(train, split.test, validation)
-
-
-def _divided(table: Table, fraction: float, key: Key, part: str) -> tuple[Table, Table]:
-    seed = (key / "stratified split").seed64() % 2**32  # scikit-learn takes 32-bit seeds
-    if table.groups is None:
-        drawn = stratified_rows(table.y, fraction, seed)
-    else:
-        drawn = grouped_rows(table.y, table.groups, fraction, seed)
-    if drawn is None:
-        raise _too_few(table, fraction, part)
-    return table.select(drawn[0]), table.select(drawn[1])
-
-
-def _divided_plainly(table: Table, fraction: float, key: Key, part: str) -> tuple[Table, Table]:
-    """Divide by a permutation of the rows' numbers, or of the groups', whatever the labels are."""
-    units = table.rows if table.groups is None else len(np.unique(table.groups))
-    held_out = math.ceil(fraction * units)
-    if held_out == units:
-        what = "rows" if table.groups is None else "groups"
-        raise DataError(
-            f'"{table.name}" has {units} {what}, and {part}_fraction {fraction} leaves none to train on: add {what} or '
-            "change it"
-        )
-    order = (key / "plain split").generator().permutation(units)
-    if table.groups is None:
-        return table.select(order[held_out:]), table.select(order[:held_out])
-    tested = np.isin(np.unique(table.groups, return_inverse=True)[1], order[:held_out])
-    return table.select(np.flatnonzero(~tested)), table.select(np.flatnonzero(tested))
-
-
-def check_both_classes(split: Split) -> None:
-    """Raise DataError for test or validation rows of one class where there are two.
-
-    They have no AUC, and a constant is always right.
-    """
-    for part, table, settings in (
-        ("test", split.test, "data.test_rows, data.test_fraction"),
-        ("validation", split.validation, "data.validation_fraction"),
-    ):
-        survives = table is not None and table.times is not None  # no class: all may be events
-        if (
-            table is not None
-            and not survives
-            and table.classes == 2
-            and len(found := np.unique(table.y)) == 1
-        ):
-            raise DataError(
-                f'the {table.rows} {part} rows of "{table.name}" hold class {found[0]} alone of two: wanted both, '
-                "without which there is no AUC and a constant prediction is always right; give more of them "
-                f"({settings}) or others"
-            )
-
-
-def plain_split(table: Table, test_fraction: float, key: Key) -> Split:
-    """Divide the rows by a permutation of their numbers, or their groups', whatever their labels are.
-
-    Raises SpecError for a fraction outside (0, 1) and DataError where no row is left to train on.
-    """
-    if not 0 < test_fraction < 1:
-        raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
-    return Split(*_divided_plainly(table, test_fraction, key, "test"))
-
-
-SPLITS: dict[str, Callable[[Table, float, Key], Split]] = {
-    "stratified": stratified_split,
-    "plain": plain_split,
-}
-"""How rows are divided: by class, or without a look at labels."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """At most so many training and test rows (None: all), drawn at random, stratified or ("plain") not.
-
-    Stratified, every class keeps its proportional share within one row; every row has the same chance. The draw needs
-    the labels alone, so that a source with many rows can choose before it reads their features.
-    """
-
-    train_rows: int | None
-    test_rows: int | None
-    key: Key
-    how: str = "stratified"
-
-    def train(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
-        """Return the training rows to keep, ascending, None for all; SpecError for fewer than classes."""
-        return self._chosen(labels, classes, name, "train")
-
-    def test(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
-        """Return the test rows to keep, ascending, None for all; SpecError for fewer than classes."""
-        return self._chosen(labels, classes, name, "test")
-
-    def _chosen(self, labels: np.ndarray, classes: int, name: str, part: str) -> np.ndarray | None:
-        rows, key = self.train_rows if part == "train" else self.test_rows, self.key / "limit" / part
-        if rows is None or rows >= len(labels):
-            return None
-        if self.how == "plain":
-            return np.sort(key.generator().permutation(len(labels))[:rows])
-        return _by_class(labels, classes, name, rows, f"{part}_rows", key)
-
-
-def limit(
-    split: Split, train_rows: int | None, test_rows: int | None, key: Key, how: str = "stratified"
-) -> Split:
-    """Return at most so many training and test rows in the table's order; see `Limits`."""
-    limits, train, test = Limits(train_rows, test_rows, key, how), split.train, split.test
-    keep_train = limits.train(train.y, train.classes, train.name)
-    keep_test = limits.test(test.y, test.classes, test.name)
-    return Split(
-        train if keep_train is None else train.select(keep_train),
-        test if keep_test is None else test.select(keep_test),
-    )
-
-
-def standardise(split: Split) -> Split:
-    """Bring features to mean 0 and deviation 1 on the training rows, and move all others alike.
-
-    Flat features ([D, F], [D, V, F]) by column; images ([D, C, H, W], [D, V, C, H, W]) by channel, over all
-    their pixels and views. What is constant on the training rows becomes 0 on all.
-    """
-    train = split.train.x
-    centre = train.mean(axis=_pooled(train), dtype=np.float64, keepdims=True)
-    squares = sum(
-        np.square(block - centre).sum(axis=_pooled(train), keepdims=True) for block in _blocks(train)
-    )
-    return _rescale(split, centre, np.sqrt(squares / (train.size / centre.size)))
-
-
-def scale(split: Split, how: str) -> Split:
-    """Scale the features: "standard", "unit" or "none"; SpecError for another word.
-
-    "unit" maps the training rows' smallest and largest value to 0 and 1 by the same groups as `standardise`;
-    test values may lie outside. Token ids stay as they are, whatever the word.
-    """
-    if how not in SCALINGS:
-        raise SpecError(f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}')
-    return split if split.train.vocabulary is not None else SCALINGS[how](split)
-
-
-def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
-    """Return (x - centre) / spread, constants that were known without the data: one number, or one per column.
-
-    Columns are what `standardise` takes statistics of: of images, channels; these may have one number per pixel too.
-    Token ids stay as they are, and so do columns that a table of names lacks. Raises SpecError for another count of
-    numbers, and for a name that no feature has.
-    """
-    train = split.train
-    if train.vocabulary is not None:
-        return split
-    return _rescale(split, _constants(centre, train, "centre"), _constants(spread, train, "spread"))
-
-
-def _constants(values: Constants, table: Table, name: str) -> np.ndarray:
-    """Return one number, one per column or one per pixel in a shape that goes with the features, float64."""
-    x = table.x
-    if isinstance(values, Mapping):
-        return _by_name(values, table.features, name)
-    if np.size(values) == x[0].size:
-        return np.reshape(values, (1, *x.shape[1:])).astype(np.float64)
-    shape = tuple(1 if axis in _pooled(x) else size for axis, size in enumerate(x.shape))
-    return per_column(values, math.prod(shape), name, pixels=x[0].size).reshape(shape)
-
-
-def _by_name(values: Mapping[str, float], features: Sequence[str], name: str) -> np.ndarray:
-    """Return one number for each feature, float64 [F]; 0 to subtract and 1 to divide by where none is given."""
-    if strange := [column for column in values if column not in features]:
-        known = list(dict.fromkeys(features)) or ["no column with a name"]
-        raise SpecError(
-            f'data.{name}: wanted names of features, got "{strange[0]}". {suggest(strange[0], known)}The data have '
-            f"{one_line(', '.join(known[:_LISTED]))}"
-        )
-    return np.array([values.get(feature, float(name == "spread")) for feature in features])
-
-
-def per_column(values: Constants, columns: int, name: str, pixels: int = 0) -> np.ndarray:
-    """Return one number for each column, float64 [columns]; SpecError for neither one number nor so many.
-
-    pixels: how many numbers could be given too, for the error's words.
-    """
-    if isinstance(values, Mapping):
-        return np.broadcast_to(_by_name(values, (), name), columns)
-    given = np.array(values, np.float64).ravel()
-    if given.size not in (1, columns):
-        many = f" or {columns}, one per column (of images: per channel)" if columns > 1 else ""
-        many += f" or {pixels}, one per pixel" if pixels > columns else ""
-        raise SpecError(f"data.{name}: wanted one number{many}, got {given.size}")
-    return np.broadcast_to(given, columns)
-
-
-def _unit(split: Split) -> Split:
-    x = split.train.x
-    low, high = (f(axis=_pooled(x), keepdims=True).astype(np.float64) for f in (x.min, x.max))
-    return _rescale(split, low, high - low)
-
-
-SCALINGS: dict[str, Callable[[Split], Split]] = {
-    "standard": standardise,
-    "unit": _unit,
-    "none": lambda split: split,
-}
-"""The choices of `scale`."""
-
-
-def _pooled(x: np.ndarray) -> tuple[int, ...]:
-    """The axes over which a statistic is taken: rows, and for images all but the channel."""
-    return (0,) if x.ndim < 4 else tuple(axis for axis in range(x.ndim) if axis != x.ndim - 3)
-
-
-def _rescale(split: Split, centre: np.ndarray, width: np.ndarray) -> Split:
-    """Return (x - centre) / width, and 0 where the training rows hold one value only."""
-    constant = width == 0  # exactly: float64 sums of equal float32 values do not round
-    gain = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, width))
-
-    def moved(table: Table) -> Table:
-        out = np.empty_like(table.x)
-        for source, target in zip(_blocks(table.x), _blocks(out), strict=True):
-            target[...] = (source - centre) * gain
-        return replace(table, x=out)
-
-    return Split(moved(split.train), moved(split.test), split.validation and moved(split.validation))
-
-
-def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
+def blocks(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the rows of an array, so many at a time that their float64 copies stay small."""
     for start in range(0, len(x), _BLOCK_ROWS):
         yield x[start : start + _BLOCK_ROWS]
-
-
-def _by_class(labels: np.ndarray, classes: int, name: str, rows: int, setting: str, key: Key) -> np.ndarray:
-    """Systematic sampling along the rows sorted by class: equally spaced places from a random start."""
-    if rows < classes:
-        raise SpecError(
-            f'{setting} is {rows}, fewer than the {classes} classes of "{name}": ask for at least {classes} rows, or '
-            "none for all"
-        )
-    generator = key.generator()
-    order = generator.permutation(len(labels))
-    by_class = order[np.argsort(labels[order], kind="stable")]
-    places = (np.arange(rows) + generator.random()) * (len(labels) / rows)
-    return np.sort(by_class[places.astype(np.int64)])
-
-
-def _too_few(table: Table, fraction: float, part: str) -> DataError:
-    labels, counts = np.unique(table.y, return_counts=True)
-    unit, total = "rows", table.rows
-    if table.groups is not None:
-        unit, total = "groups", len(np.unique(table.groups))
-        counts = np.array([len(np.unique(table.groups[table.y == label])) for label in labels])
-    least = int(np.argmin(counts))
-    return DataError(
-        f'class {labels[least]} of "{table.name}" has {counts[least]} of {total} {unit} ({len(labels)} '
-        f"classes), too few to appear in training and {part} rows with {part}_fraction {fraction}: add "
-        f"{unit}, drop the class or change {part}_fraction"
-    )

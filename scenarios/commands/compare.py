@@ -17,7 +17,7 @@ from raydpzv.compare.plan import MOST_SEEDS, Comparison
 from raydpzv.compare.results import FAILED, OK, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.config import catalog
-from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import RunError, SpecError, missing, suggest
 from raydpzv.registry import RUNNERS
 from raydpzv.report.comparison_table import Compared
@@ -108,7 +108,7 @@ def noise_dropped(what: Sequence[str], comparison: Comparison) -> list[str]:
 
 
 def _adds_noise(spec: AnyScenario) -> bool:
-    return isinstance(spec, VerticalScenario) and spec.privacy.mode != "none"
+    return spec.noised
 
 
 def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool) -> None:

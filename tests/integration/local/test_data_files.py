@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import scenarios
+from raydpzv.data.held_out import limit
 from raydpzv.data.sources import Request
-from raydpzv.data.table import limit
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
 from raydpzv.keys import Key

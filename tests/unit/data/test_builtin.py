@@ -14,7 +14,7 @@ import pytest
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
-from raydpzv.data.stratified import stratified_rows
+from raydpzv.data.held_out import stratified_rows
 from raydpzv.data.table import Table
 from raydpzv.errors import DataError
 from raydpzv.registry import DATA_SOURCES

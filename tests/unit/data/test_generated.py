@@ -99,7 +99,7 @@ def test_standard_scaling_is_what_scaling_many_rows_comes_to() -> None:
     assert np.abs(moments("none")[1] - 1).max() > 0.1
 
 
-def test_table_public_is_what_scaling_the_rows_comes_to() -> None:
+def test_public_scaling_is_what_scaling_the_rows_comes_to() -> None:
     sizes = ("data.rows=4000", "data.columns=3")
     raw, _ = all_rows(made(*sizes, 'data.scale="none"').train)
     public = ('data.scale="public"', "data.centre=[1, 2, 3]", "data.spread=4")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from raydpzv.data.encoding import encoded
 from raydpzv.data.public_list import PublicList
+from raydpzv.data.scaling import encoded
 from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError, SpecError
 from tests.helpers.loading import get

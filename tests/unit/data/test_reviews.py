@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raydpzv.data.held_out import limit
 from raydpzv.data.reviews import token_id, words
-from raydpzv.data.table import Split, limit
+from raydpzv.data.table import Split
 from raydpzv.errors import DataError, SpecError
 from tests.helpers.loading import KEY, get
 

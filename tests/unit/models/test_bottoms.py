@@ -3,18 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional
 
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
-from raydpzv.models.bottoms import SlicedMaxPool, cnn, linear, lstm, mlp
+from raydpzv.models.bottoms import SlicedMaxPool, cnn, mlp
 from raydpzv.models.heads import mlp as mlp_head
-from raydpzv.models.resnet import resnet18
-from raydpzv.models.transformer import transformer
-from raydpzv.registry import BOTTOMS
-from raydpzv.settings.sections import ModelSection
 
 
 @pytest.mark.parametrize(
@@ -84,14 +79,6 @@ def test_views_are_folded_into_channels_in_order() -> None:
 def test_a_cnn_needs_images() -> None:
     with pytest.raises(SpecError, match=r"\[12, 3\].*mlp"):
         cnn((12, 3), (4,), 3)
-
-
-def test_the_bottoms_on_offer() -> None:
-    numbers = {"mlp": mlp, "cnn": cnn, "linear": linear, "lstm": lstm, "resnet18": resnet18}
-    assert dict(BOTTOMS) == numbers | {"transformer": transformer}
-    assert all(ModelSection(bottom=name).bottom == name for name in BOTTOMS)
-    with pytest.raises(ValidationError, match=r'unknown bottom model "cn"'):
-        ModelSection(bottom="cn")
 
 
 def test_the_head_is_linear_layers_with_relu() -> None:

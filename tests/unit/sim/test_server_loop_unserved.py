@@ -16,7 +16,7 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import Activation, Budget
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.virtual import Scoring, VirtualRun
 from raydpzv.sim.wall import LockedServerLoop
 from raydpzv.wire.messages import Evaluate
 from raydpzv.wire.network import Network
@@ -95,6 +95,21 @@ def test_an_upload_whose_service_fails_is_charged_before():
     assert counts.charged == [(0, 1, 2), (1, 1, 2)]
 
 
+@pytest.mark.parametrize(("of_uploads", "last"), [(True, (1, 1, 2)), (False, "given up")])
+def test_an_answer_that_a_failure_may_have_released_leaves_no_account(of_uploads, last):
+    class Broken(ToyServer):
+        def receive(self, upload):
+            raise ZeroDivisionError
+
+    counts = CountingGuard(of_uploads)
+    wall = LockedServerLoop(
+        ServerLoop(Broken(2), counts, Recorder(), Budget()), WallClock(), lambda which: 0.0, 2
+    )
+    with pytest.raises(ZeroDivisionError):
+        wall.exchange(noised(1), Activation(0.0, 0.0, False, 0.0), math.nan)
+    assert counts.charged[-1] == last
+
+
 class SomeHost(LocalExecutor):
     """Makes noised uploads when they are asked for; client 2's cannot be had if it is lost."""
 
@@ -124,7 +139,7 @@ def test_what_is_under_way_when_a_run_breaks_off_is_charged_or_there_is_no_accou
     server_loop = ServerLoop(FailingServer(3, fixed=False), counts, Recorder(), Budget())
     score = split_score(server_loop.server, host, 3)
     with pytest.raises(Diverged):
-        VirtualRun(server_loop, host, when, score=score, evaluate_every=10**9).run()
+        VirtualRun(server_loop, host, when, Scoring(score, 10**9)).run()
     assert counts.charged == [(0, 1, 2), (1, 1, 2), last]
 
 
@@ -153,9 +168,7 @@ def test_who_does_not_answer_is_waited_for_once_and_leaves_no_account_of_uploads
     )
     server_loop = ServerLoop(ToyServer(3, fixed=False), counts, Recorder(), Budget())
     with pytest.raises(Stalled):
-        VirtualRun(
-            server_loop, host, when, score=split_score(server_loop.server, host, 3), evaluate_every=10**9
-        ).run()
+        VirtualRun(server_loop, host, when, Scoring(split_score(server_loop.server, host, 3), 10**9)).run()
     assert counts.charged == last
     assert host.awaited.count(1) == 1
     assert host.awaited[-1] == 1

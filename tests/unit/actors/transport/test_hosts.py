@@ -99,9 +99,9 @@ def test_a_host_that_breaks_the_protocol_harms_itself_alone(reached, connection,
 
 
 def test_a_vertical_client_is_refused(reached, connection):
-    wrong = connect(*reached, 2.0, frames.hello(0, False))
+    wrong = connect(*reached, 2.0, frames.request(frames.HELLO))
     with pytest.raises(TransportError, match="a host sent a request of kind"):
-        frames.read_answer(wrong.ask(frames.plain(frames.FIRST), "an answer"))
+        frames.read_answer(wrong.ask(frames.request(frames.FIRST), "an answer"))
     wrong.close()
     assert connection.wake(0).client == 0
 
@@ -114,4 +114,6 @@ def test_a_slow_server_is_a_stall_that_names_the_client(service, monkeypatch):
         with pytest.raises(Stalled, match=r"waited 0.1 s for the server's answer to client 3; raise resou"):
             slow.wake(3)
         hold.set()
+        with pytest.raises(TransportError):  # a late answer would be taken for this one's
+            slow.wake(3)
         slow.close()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydpzv.data.stratified import grouped_rows
-from raydpzv.data.table import Table, stratified_split
+from raydpzv.data.held_out import grouped_rows, hold_out
+from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
 
@@ -34,13 +34,13 @@ def test_groups_of_one_class_are_drawn_by_class():
 def test_a_table_without_groups_divides_them():
     """The control: rows drawn one by one leave hardly a group whole."""
     table = Table("t", np.zeros((120, 1)), np.repeat([0, 1], 60), 2, groups=np.repeat(np.arange(40), 3))
-    by_group = stratified_split(table, 0.25, Key(1))
+    by_group = Split(*hold_out(table, 0.25, Key(1)))
     assert not set(by_group.train.groups) & set(by_group.test.groups)
-    drawn = stratified_split(Table("t", np.arange(120)[:, None], table.y, 2), 0.25, Key(1))
+    drawn = Split(*hold_out(Table("t", np.arange(120)[:, None], table.y, 2), 0.25, Key(1)))
     assert len({int(i) // 3 for i in drawn.train.x[:, 0]} & {int(i) // 3 for i in drawn.test.x[:, 0]}) > 10
 
 
 def test_too_few_groups_of_a_class_are_said():
     table = Table("t", np.zeros((6, 1)), np.array([0, 0, 0, 0, 1, 1]), 2, groups=np.array([0, 1, 2, 3, 4, 4]))
     with pytest.raises(DataError, match=r"class 1 of .* has 1 of 5 groups .*too few"):
-        stratified_split(table, 0.4, Key(1))
+        Split(*hold_out(table, 0.4, Key(1)))

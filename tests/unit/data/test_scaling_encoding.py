@@ -9,8 +9,9 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
-from raydpzv.data.encoding import encoded
-from raydpzv.data.table import Split, with_validation
+from raydpzv.data.held_out import with_validation
+from raydpzv.data.scaling import encoded
+from raydpzv.data.table import Split
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
 from tests.helpers.loading import get

@@ -9,16 +9,10 @@ import pytest
 
 import raydpzv
 from raydpzv.data import builtin
+from raydpzv.data.held_out import Limits, check_both_classes, hold_out, with_validation
+from raydpzv.data.scaling import scale_by
 from raydpzv.data.sources import Request
-from raydpzv.data.table import (
-    Limits,
-    Split,
-    Table,
-    check_both_classes,
-    plain_split,
-    scale_by,
-    with_validation,
-)
+from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
 from raydpzv.keys import Key
@@ -137,21 +131,23 @@ def test_what_contradicts_itself_says_what_is_wanted(changes, said):
 
 def test_a_plain_split_is_a_permutation_that_labels_do_not_move():
     table = flat()
-    split, other = (plain_split(replace(table, y=y), 0.24, KEY) for y in (table.y, np.zeros(40, int)))
+    split, other = (
+        Split(*hold_out(replace(table, y=y), 0.24, KEY, "plain")) for y in (table.y, np.zeros(40, int))
+    )
     assert (split.train.rows, split.test.rows) == (30, 10)
     both = np.concatenate([split.train.x, split.test.x])
     np.testing.assert_array_equal(both[np.lexsort(both.T)], table.x[np.lexsort(table.x.T)])
     np.testing.assert_array_equal(split.train.x, other.train.x)
-    assert not np.array_equal(split.test.x, plain_split(table, 0.24, Key(4)).test.x)
+    assert not np.array_equal(split.test.x, Split(*hold_out(table, 0.24, Key(4), "plain")).test.x)
     with pytest.raises(DataError, match="leaves none to train on"):
-        plain_split(flat(3), 0.9, KEY)
+        Split(*hold_out(flat(3), 0.9, KEY, "plain"))
 
 
 def test_a_plain_split_keeps_groups_whole_and_looks_at_no_label():
     table = replace(flat(), groups=np.arange(40) // 4)
     found = []
     for y in (table.y, np.zeros(40, int)):
-        split = plain_split(replace(table, y=y), 0.25, KEY)
+        split = Split(*hold_out(replace(table, y=y), 0.25, KEY, "plain"))
         split = with_validation(split, 0.3, KEY / "validation", "plain")
         found.append([set(part.groups) for part in (split.train, split.test, split.validation)])
     assert found[0] == found[1]

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raydpzv.data.held_out import hold_out, limit, with_validation
+from raydpzv.data.scaling import standardise
+from raydpzv.data.table import Split, Table
+from raydpzv.errors import DataError, SpecError
+from raydpzv.keys import Key
+from tests.helpers.loading import refusal
+
+KEY = Key(7)
+
+
+def flat(rows: int = 60, columns: int = 4, classes: int = 3, name: str = "here") -> Table:
+    generator = (KEY / "flat" / rows).generator()
+    x = generator.normal(5, 3, (rows, columns)) * 10.0 ** -np.arange(columns)
+    return Table(name, x, np.arange(rows) % classes, classes)
+
+
+def numbered(counts: list[int]) -> Table:
+    """Row i holds the number i, so that rows can be followed."""
+    y = np.repeat(np.arange(len(counts)), counts)
+    return Table("numbered", np.arange(len(y), dtype=np.float32)[:, None], y, len(counts))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    counts=st.lists(st.integers(12, 80), min_size=2, max_size=5),
+    fraction=st.floats(0.2, 0.8),
+    seed=st.integers(0, 2**63),
+)
+def test_a_stratified_split_loses_no_row_and_keeps_proportions(counts, fraction, seed):
+    table = numbered(counts)
+    split = Split(*hold_out(table, fraction, Key(seed)))
+    rows = np.concatenate([split.train.x[:, 0], split.test.x[:, 0]])
+    np.testing.assert_array_equal(np.sort(rows), np.arange(table.rows))
+    np.testing.assert_array_equal(split.test.y, table.y[split.test.x[:, 0].astype(int)])
+    tested = np.bincount(split.test.y, minlength=len(counts))
+    assert np.abs(tested - fraction * np.array(counts)).max() <= 2
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(120) // 3])
+def test_validation_rows_are_held_out_of_the_training_rows(groups):
+    table = replace(numbered([60, 60]), groups=groups)
+    split = Split(*hold_out(table, 0.2, KEY))
+    held = with_validation(split, 0.25, KEY / "validation")
+    parts = [part.x[:, 0].astype(int) for part in (held.train, held.validation, held.test)]
+    assert sorted(np.concatenate(parts)) == list(range(120))
+    assert [len(part) for part in parts] == [72, 24, 24]
+    assert [np.bincount(table.y[part]).tolist() for part in parts] == [[36, 36], [12, 12], [12, 12]]
+    np.testing.assert_array_equal(held.test.x, split.test.x)
+    if groups is not None:
+        a, b, c = (set(groups[part]) for part in parts)
+        assert not a & b | a & c | b & c
+    scaled = standardise(held)
+    assert abs(scaled.train.x.mean()) < 1e-6 < abs(scaled.validation.x.mean())
+    np.testing.assert_array_equal(held.held_out[1], [*held.test.y, *held.validation.y])
+    assert with_validation(split, 0, KEY) is split
+
+
+def test_a_validation_fraction_that_leaves_no_rows_of_a_class_is_refused():
+    split = Split(*hold_out(numbered([60, 60]), 0.2, KEY))
+    for fraction in (0.01, 0.999):
+        with refusal(DataError, f"training and validation rows with validation_fraction {fraction}"):
+            with_validation(split, fraction, KEY)
+
+
+def test_a_split_follows_its_key_alone():
+    table = flat()
+    once, again, other = (Split(*hold_out(table, 0.3, key)) for key in (KEY, Key(7), Key(8)))
+    np.testing.assert_array_equal(once.test.x, again.test.x)
+    assert not np.array_equal(once.test.x, other.test.x)
+
+
+@pytest.mark.parametrize(
+    ("counts", "fraction"),
+    [([50, 1], 0.2), ([500, 2], 0.01), ([100, 3], 0.99), ([3, 3, 3, 3], 0.1)],
+)
+def test_a_class_too_small_for_both_sides_is_named(counts, fraction):
+    with refusal(DataError, "class", f"test_fraction {fraction}", "add rows"):
+        Split(*hold_out(numbered(counts), fraction, KEY))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, float("nan")])
+def test_a_test_fraction_outside_0_and_1_is_refused(fraction):
+    with refusal(SpecError, "between 0 and 1"):
+        Split(*hold_out(flat(), fraction, KEY))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=2, max_size=5),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 2**63),
+)
+def test_limit_draws_distinct_rows_in_proportion(counts, share, seed):
+    table = numbered(counts)
+    rows = max(len(counts), int(share * table.rows))
+    kept = limit(Split(table, table), rows, None, Key(seed)).train
+    assert kept.rows == rows
+    assert (np.diff(kept.x[:, 0]) > 0).all()
+    np.testing.assert_array_equal(kept.y, table.y[kept.x[:, 0].astype(int)])
+    here = np.bincount(kept.y, minlength=len(counts))
+    assert np.abs(here - np.array(counts) * rows / table.rows).max() < 1 + 1e-9
+
+
+def test_limit_gives_every_row_the_same_chance():
+    table = numbered([30, 11])
+    seen = sum(np.bincount(_kept(table, seed), minlength=41) for seed in range(2000))
+    expected, deviation = 2000 * 10 / 41, np.sqrt(2000 * 10 / 41 * 31 / 41)
+    assert np.abs(seen - expected).max() < 5 * deviation
+    head = np.bincount(np.arange(10), minlength=41) * 2000  # the control: always the first ten rows
+    assert np.abs(head - expected).max() > 5 * deviation
+
+
+def _kept(table: Table, seed: int) -> np.ndarray:
+    return limit(Split(table, table), 10, None, Key(seed)).train.x[:, 0].astype(int)
+
+
+def test_limit_on_both_sides():
+    split = Split(numbered([40, 40]), numbered([40, 40]))
+    assert limit(split, None, None, KEY).train is split.train
+    assert limit(split, 1000, 80, KEY).test is split.test
+    small = limit(split, 10, 10, KEY)
+    assert (small.train.rows, small.test.rows) == (10, 10)
+    assert not np.array_equal(small.train.x, small.test.x), "the two draws share a stream"
+    with refusal(SpecError, "test_rows is 1", "2 classes"):
+        limit(split, None, 1, KEY)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+from raydpzv.data.held_out import limit
+from raydpzv.data.scaling import scale, standardise
+from raydpzv.data.table import Split, Table
+from raydpzv.errors import SpecError
+from raydpzv.keys import Key
+from tests.helpers.loading import get, refusal
+
+KEY = Key(7)
+
+
+def flat(rows: int = 60, columns: int = 4, classes: int = 3, name: str = "here") -> Table:
+    generator = (KEY / "flat" / rows).generator()
+    x = generator.normal(5, 3, (rows, columns)) * 10.0 ** -np.arange(columns)
+    return Table(name, x, np.arange(rows) % classes, classes)
+
+
+def images(rows: int, *shape: int) -> Table:
+    x = (KEY / "images" / rows).generator().normal(2, 5, (rows, *shape))
+    return Table("images", x, np.arange(rows) % 2, 2)
+
+
+def test_standardise_agrees_with_scikit_learn_and_fits_on_train_only():
+    split = Split(flat(3000), flat(50))
+    scaler = StandardScaler().fit(split.train.x)
+    done = standardise(split)
+    np.testing.assert_allclose(done.train.x, scaler.transform(split.train.x), atol=2e-6)
+    np.testing.assert_allclose(done.test.x, scaler.transform(split.test.x), atol=2e-6)
+    assert done.train.x.dtype == np.float32
+
+
+def test_unit_agrees_with_scikit_learn():
+    split = Split(flat(60), flat(50))
+    scaler = MinMaxScaler().fit(split.train.x)
+    done = scale(split, "unit")
+    np.testing.assert_allclose(done.test.x, scaler.transform(split.test.x), atol=2e-6)
+    assert (done.train.x.min(), done.train.x.max()) == (0, 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (6, 3, 4, 5)])
+def test_images_are_standardised_by_channel(shape):
+    split = Split(images(30, *shape), images(10, *shape))
+    channel = -3
+    for c in range(shape[channel]):
+        fitted = split.train.x.take(c, axis=channel).astype(np.float64)
+        wanted = (split.test.x.take(c, axis=channel) - fitted.mean()) / fitted.std()
+        np.testing.assert_allclose(standardise(split).test.x.take(c, axis=channel), wanted, atol=1e-5)
+
+
+def test_flat_features_of_views_are_standardised_by_view_and_column():
+    done = standardise(Split(images(30, 3, 4), images(10, 3, 4)))
+    np.testing.assert_allclose(done.train.x.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(done.train.x.std(axis=0), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["standard", "unit"])
+def test_what_is_constant_in_training_becomes_exactly_0(how):
+    table = flat()
+    table.x[:, 2] = np.float32(0.1)
+    test = flat(20)
+    done = scale(Split(table, test), how)
+    assert (done.train.x[:, 2] == 0).all()
+    assert (done.test.x[:, 2] == 0).all()
+    assert (done.train.x[:, 1] != 0).any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    x=hnp.arrays(np.float32, (7, 3), elements=st.floats(-(2.0**60), 2.0**60, width=32)),
+    how=st.sampled_from(["standard", "unit"]),
+)
+def test_scaling_any_training_rows_gives_bounded_numbers(x, how):
+    table = Table("any", x, np.arange(7) % 2, 2)
+    bound = np.sqrt(7) if how == "standard" else 1
+    assert np.abs(scale(Split(table, table), how).train.x).max() <= bound + 1e-5
+
+
+def test_scale_names_its_choices():
+    split = Split(flat(), flat(50))
+    assert scale(split, "none") is split
+    np.testing.assert_array_equal(scale(split, "standard").test.x, standardise(split).test.x)
+    with refusal(SpecError, 'mean "standard"', "unit, none"):
+        scale(split, "standart")
+
+
+def test_no_scaling_touches_ids_and_rows_keep_their_vocabulary() -> None:
+    largest = 2**24 - 1
+    split = get("synthetic_reviews", rows=80, classes=2, tokens=6, vocabulary=largest + 1)
+    for how in ("standard", "unit", "none"):
+        assert scale(split, how) is split
+    with pytest.raises(SpecError, match="unknown"):
+        scale(split, "log")
+    fewer = limit(split, 10, 10, KEY)
+    assert fewer.train.vocabulary == largest + 1
+    top = Table("top", np.full((2, 1), largest), np.array([0, 1]), 2, vocabulary=largest + 1)
+    assert top.x.astype(np.int64).tolist() == [[largest], [largest]], "exact in float32"
