@@ -284,7 +284,7 @@ def method_of(entry: MethodEntry, base: AnyScenario) -> str:
 
 
 def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
-    """Return the [method] and privacy.clip that a method begins with; a clip is of its method alone."""
+    """Return the [method] and privacy.clip that a method starts with; a clip is of its method alone."""
     tree = as_tree(catalog.load(entry.scenario) if entry.scenario else base)
     names = [o.partition("=")[2].strip().strip('"') for o in entry.set if _key(o) == "method.name"]
     if names and names[-1] != tree["method"]["name"]:
