@@ -6,14 +6,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from actors.actor_reuse import end_survivors
-from actors.remote import actor_of, get
+from actors.remote import actor_of, get, lost
 from actors.restarts import RestartFromCheckpoint, Restarts
 from actors.skew_probe import offsets
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
@@ -21,11 +23,15 @@ from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
-from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.interfaces import USER, WARM_UP, Evaluated, Status, unheard
+from raydpzv.sim.virtual import NOBODY_WAKES
+from raydpzv.sim.wall import SegmentStart
 from raydpzv.zo.kernels import FirstCalls
 
 C = TypeVar("C")
 P = TypeVar("P", bound=Prepared)
+T = TypeVar("T")
 
 LOOK = 0.2
 """Seconds between looks at a run."""
@@ -57,25 +63,32 @@ class RunHooks:
 
 
 class Driver:
-    """Nothing here trains. A subclass says what the run is (`_work`) and what comes of it (`_models`)."""
+    """Nothing here trains. A child says what the run is (`_work`), its actors, and its results (`_models`)."""
 
-    _timeout: float
-    """Seconds that any call may take (`resources.timeout`)."""
+    _called = "clients"
+    """What the actors that hold clients are called."""
 
-    def __init__(self, server: Any, watch: RunHooks) -> None:
-        self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
-        self._callbacks, self._stop = watch.callbacks, watch.stop
-        self._evaluated, self._holds = watch.evaluated, watch.holds
-        self._restarts = watch.restarts
+    def __init__(self, server: Any, hooks: RunHooks, spec: AnyScenario) -> None:
+        self._server, self._hooks, self._spec = server, hooks, spec
+        self._timeout = spec.resources.timeout  # seconds that any call may take
+        self._writer = hooks.writer
         self._stop_sent = False
         self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
+        self._loops: dict[
+            Any, int
+        ] = {}  # wall clock: calls in which actors live their own loops, to their numbers
+        self._segment, self._clock = SegmentStart(1, 0.0, 0, {}), WallClock(0.0)
+        self._live = False
 
     def run(self) -> Run:
         """Run, and write the results however the run ends. Raises RestartFromCheckpoint if actors were lost."""
+        finalizer, restarts = self._hooks.finalizer, self._hooks.restarts
         try:
-            if self._evaluated is not unheard:
-                self._control(self._server.hear.remote(self._holds), "the server to hand over evaluations")
+            if self._hooks.evaluated is not unheard:
+                self._control(
+                    self._server.hear.remote(self._hooks.holds), "the server to hand over evaluations"
+                )
             self._work()
             self._poll()
             models = self._models()
@@ -85,28 +98,33 @@ class Driver:
         except BaseException as error:
             failure = translated(error)
             party = self._party(getattr(failure, "actor", ""))
-            if self._restarts.allow(failure, party, self._status, self._replaced()):
+            if restarts.allow(failure, party, self._status, self._replaced()):
                 raise RestartFromCheckpoint(failure, party, self._status) from error
-            failure = self._restarts.explained(failure)
+            failure = restarts.explained(failure)
             self._rescue()
-            self._finalizer.failed(failure, self._status, self._rescued_spent(), self._rescued_facts())
+            spent, facts = self._rescued(self._rescued_spent, None), self._rescued(self._facts, {})
+            finalizer.failed(failure, self._status, spent, facts)
             if failure is error:
                 raise
             raise failure from error
-        return self._finalizer.done(models, self._status, spent, facts)
+        return finalizer.done(models, self._status, spent, facts)
 
     def leave(self) -> None:
-        """Release the ledger, so that whoever goes on next finds it free."""
+        """Release the ledger, so that the next driver finds it free."""
         raise NotImplementedError
 
     def drop(self) -> None:
-        """End what the run's actors are not all of, as these are ended: others take their place."""
+        """End actors that do not end with the others, as other ones replace them all."""
 
     def _work(self) -> None:
         raise NotImplementedError
 
     def _parties(self) -> Mapping[str, Any]:
         """Return the actors by what they are called."""
+        raise NotImplementedError
+
+    def _workers(self) -> Sequence[Any]:
+        """Return the actors that hold clients."""
         raise NotImplementedError
 
     def _replaced(self) -> int:
@@ -116,7 +134,7 @@ class Driver:
     def _models(self) -> Mapping[str, np.ndarray]:
         raise NotImplementedError
 
-    def _facts(self) -> Mapping[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """Return more for summary.json."""
         return {}
 
@@ -145,10 +163,104 @@ class Driver:
         """Return a call that ends when the server is to be looked at, if there is one."""
         return []
 
-    def _keep_leg(self, *arguments: Any, due: bool = False) -> None:
+    def _wall(self) -> None:
+        """Run a segment under the wall clock: actors live their own loops, and are replaced if they are lost."""
+        import ray
+
+        self._hooks.callbacks.status(Status(stage=WARM_UP))
+        self._warm_up()
+        self._await(self._bring_segment())
+        self._segment = self._control(self._server.segment_start.remote(), "where the segment starts")
+        self._clock = WallClock.starting_in(HEAD_START, self._segment.time)
+        self._control(self._open_wall(self._clock.origin), "the server to open")
+        self._keep_segment(due=True)
+        self._live = True
+        for worker in range(len(self._workers())):
+            self._start_loop(worker)
+        seconds, told = self._spec.budget.seconds, False
+        self._look()
+        while self._loops:
+            self._keep_segment()
+            for loop in ray.wait(list(self._loops), timeout=LOOK)[0]:
+                self._ended(loop)
+            self._poll()
+            if seconds is not None and self._clock.now() >= seconds:
+                self._server.stop.remote(f"the budget of {seconds:g} seconds is spent")
+            if self._status.stop_reason and not told:
+                told = True
+                self._stop_loops(CONTROL_TIMEOUT)
+            elif not told:
+                self._look()
+        self._live = False
+        self._control(self._server.stop.remote(NOBODY_WAKES), "the server to stop")
+        self._control(self._server.close.remote(), "the server to close")
+        if self._status.stop_reason == USER:
+            self._keep_segment(due=True)
+        self._evaluate()
+
+    def _warm_up(self) -> None:
+        """Let throw-away parties in all actors make a run's first exchanges (wall clock)."""
+        raise NotImplementedError
+
+    def _bring_segment(self) -> Any:
+        """Return the call that brings roles to where the segment starts."""
+        raise NotImplementedError
+
+    def _open_wall(self, origin: float) -> Any:
+        """Return the call that opens the server for actors' loops."""
+        raise NotImplementedError
+
+    def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
+        """Return the call in which an actor lives its own loop; rejoins: it replaces a lost one."""
+        raise NotImplementedError
+
+    def _look(self) -> None:
+        """Have the model evaluated if that is due, also before the first update of the first segment."""
+        raise NotImplementedError
+
+    def _evaluate(self) -> None:
+        """Have the model evaluated, and wait for it."""
+        raise NotImplementedError
+
+    def _rejoin(self, worker: int, error: Exception) -> None:
+        """Replace a lost actor, and let its clients continue; raise the error if that is not to be."""
+        raise NotImplementedError
+
+    def _keep_arguments(self) -> list[Any]:
+        """Return the arguments of the server's `keep_segment` before `due`."""
+        return []
+
+    def _start_loop(self, worker: int, *, rejoins: bool = False) -> None:
+        """Let an actor live its own loop, as long as the run does."""
+        if self._live:
+            self._loops[self._run_loop(worker, rejoins=rejoins)] = worker
+
+    def _stop_loops(self, timeout: float) -> None:
+        """Tell all actors that the run is over; of one that is lost, the end of its loop will tell."""
+        for call in [actor.stop.remote() for actor in self._workers()]:
+            try:
+                get(call, timeout, f"the {self._called} to stop")
+            except Exception as error:
+                if not lost(error):
+                    raise
+
+    def _ended(self, loop: Any) -> None:
+        """An actor's loop is over: the run is, or the actor was lost."""
+        import ray
+
+        worker = self._loops.pop(loop)
+        try:
+            ray.get(loop)
+        except Exception as error:
+            if not lost(error):
+                self._poll()  # a server that is lost ends the connections to it: then its error is raised
+                raise
+            self._rejoin(worker, error)
+
+    def _keep_segment(self, *, due: bool = False) -> None:
         """Have a checkpoint taken under the wall clock if the time has come, beside what else goes on.
 
-        due: take one now, and wait until it is written. arguments: of the server's `keep_leg` before `due`.
+        due: take one now, and wait until it is written.
         """
         import ray
 
@@ -156,41 +268,39 @@ class Driver:
         if due or not waited or ray.wait(waited, timeout=0)[0]:
             for call in waited:
                 self._control(call, "a checkpoint")
-            self._keeping = self._server.keep_leg.remote(*arguments, due=due)
+            self._keeping = self._server.keep_segment.remote(*self._keep_arguments(), due=due)
         if due:
             self._control(self._keeping, "a checkpoint")
             self._poll()
 
     def _poll(self) -> None:
-        """Ask where the run stands, write rows that are due, tell of evaluations, pass on the user's wish to stop."""
-        heard = (
-            [] if self._evaluated is unheard else self._control(self._server.heard.remote(), "evaluations")
-        )
+        """Ask for the run's status, write rows that are due, report evaluations, pass on the user's wish to stop."""
+        hooks, server = self._hooks, self._server
+        heard = [] if hooks.evaluated is unheard else self._control(server.heard.remote(), "evaluations")
         for status, metrics in heard:
-            self._evaluated(status, metrics)
-        if self._stop.is_set() and not self._stop_sent:
+            hooks.evaluated(status, metrics)
+        if hooks.stop.is_set() and not self._stop_sent:
             self._stop_sent = True
-            self._control(self._server.stop.remote(USER), "the server to stop")
+            self._control(server.stop.remote(USER), "the server to stop")
         if heard:
-            self._control(self._server.go_on.remote(), "the server to go on")
-        found: Status = self._control(self._server.status.remote(), "the server's status")
+            self._control(server.go_on.remote(), "the server to go on")
+        found: Status = self._control(server.status.remote(), "the server's status")
         seconds = found.checkpoint_seconds + self._writer.checkpoint_seconds
         self._status = found._replace(checkpoint_seconds=seconds)
-        self._callbacks.status(self._status)
+        hooks.callbacks.status(self._status)
         # a checkpoint that is not written yet would be lost with the server
         if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
-            self._write(self._control(self._server.drain.remote(rest=due), "rows"))
+            self._write(self._control(server.drain.remote(rest=due), "rows"))
 
     def _first_calls(self) -> FirstCalls:
         """Return what first calls of kernels took in the actors that are there, each of which waits for the others'."""
         found = FirstCalls()
         for reference in [actor.first_calls.remote() for actor in self._parties().values()]:
-            try:
-                found = found.beside(get(reference, _LAST_WORD, "what was compiled"))
-            except Exception as error:
-                if not is_ray_error(error):  # one that was lost after the run's end ends no run
-                    raise
+            # an actor that is lost after the run's end ends no run
+            found = found.beside(
+                self._rescued(partial(get, reference, _LAST_WORD, "what was compiled"), FirstCalls())
+            )
         return found
 
     def _note_clocks(self, parties: Mapping[str, Any]) -> None:
@@ -208,29 +318,24 @@ class Driver:
 
     def _rescue(self) -> None:
         """Save the rows of a run that broke off, if the server still lives."""
-        try:
-            self._status = get(self._server.status.remote(), 5.0, "the server's status")
-            self._write(get(self._server.drain.remote(), 5.0, "the last rows"))
-        except Exception as error:
-            if not is_ray_error(error):
-                raise
+        self._rescued(self._rescue_rows, None)
 
-    def _rescued_facts(self) -> Mapping[str, Any]:
-        try:
-            return self._facts()
-        except Exception as error:
-            if not is_ray_error(error):
-                raise
-            return {}
+    def _rescue_rows(self) -> None:
+        self._status = get(self._server.status.remote(), _LAST_WORD, "the server's status")
+        self._write(get(self._server.drain.remote(), _LAST_WORD, "the last rows"))
 
     def _rescued_spent(self) -> Spent | None:
+        spent: Spent | None = get(self._server.spent.remote(), _LAST_WORD, "the privacy account")
+        return spent
+
+    def _rescued(self, asked: Callable[[], T], otherwise: T) -> T:
+        """Return what is asked of actors, or something else if they failed, died or do not answer."""
         try:
-            spent: Spent | None = get(self._server.spent.remote(), 5.0, "the privacy account")
-            return spent
+            return asked()
         except Exception as error:
             if not is_ray_error(error):
                 raise
-            return None
+            return otherwise
 
 
 def drive(

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.cluster import OBJECT_STORE
-from actors.horizontal.driver import data_bytes
-from actors.memory_needs import with_hosts_memory, with_memory
-from actors.placement import plan, plan_hosts
+from actors.memory_needs import with_run_memory
+from actors.placement import plan_run
 from actors.placement_errors import Machine, lack
 from actors.shares import Plan, Selector
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import SpecError, Unplaceable
-from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.vertical import PreparedVertical
 
 RUNS = "/raydpzv"
 """Where the claim is mounted in the head's pod."""
@@ -108,18 +105,15 @@ def cluster_plan(
 
     prepared: the run with its data, whose memory the plan then has.
     """
-    gpus = _MANY if "auto" not in _gpu_shares(spec) else 0
+    gpus = _MANY if "auto" not in spec.gpu_shares else 0
     total = {"CPU": float(options.cpus or _MANY), "GPU": float(gpus), "memory": math.inf}
-    if isinstance(spec, VerticalScenario):
-        found = plan(spec, total)
-        return with_memory(found, prepared) if isinstance(prepared, PreparedVertical) else found
-    if spec.resources.hosts == "auto" and options.cpus is None:
+    if spec.hosts_auto and options.cpus is None:
         raise SpecError(
             'resources.hosts: wanted a number, got "auto", which is one per CPU of a cluster that is not there yet; '
             "give --set resources.hosts=N, or --cpus N"
         )
-    found = plan_hosts(spec, total)
-    return with_hosts_memory(found, prepared.engine) if isinstance(prepared, PreparedHorizontal) else found
+    found = plan_run(spec, total)
+    return with_run_memory(found, prepared) if prepared else found
 
 
 def manifest(
@@ -130,7 +124,7 @@ def manifest(
     entrypoint: the command of the run; scenario: the text of the scenario's file, where it is none of the program's.
     Raises Unplaceable if pods of this kind cannot hold the plan.
     """
-    store = OBJECT_STORE + _data_bytes(prepared, len(wanted.actors)) if prepared else None
+    store = OBJECT_STORE + prepared.object_store_bytes(len(wanted.actors)) if prepared else None
     groups = _groups(wanted, options, store)
     machines = [group.machine() for group in groups for _ in range(group.pods)]
     if missing := lack(wanted, machines):
@@ -185,19 +179,6 @@ def manifest(
         },
         job,
     ]
-
-
-def _gpu_shares(spec: VerticalScenario | HorizontalScenario) -> tuple[object, ...]:
-    if isinstance(spec, VerticalScenario):
-        return spec.resources.client_gpus, spec.resources.server_gpus
-    return (spec.resources.host_gpus,)
-
-
-def _data_bytes(prepared: Prepared, actors: int) -> int:
-    if isinstance(prepared, PreparedHorizontal):
-        return data_bytes(prepared, actors)
-    assert isinstance(prepared, PreparedVertical)
-    return prepared.nbytes
 
 
 def _groups(wanted: Plan, options: RayJobOptions, store: int | None) -> list[_Group]:

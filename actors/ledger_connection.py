@@ -89,7 +89,7 @@ class LedgerConnection:
     def _opened(self) -> Connection:
         if self._connection is None:
             address = get(self._actor.address.remote(), self._timeout, "the ledger's address")
-            self._connection = connect(self._actor, address, self._timeout, frames.hello(0, False))
+            self._connection = connect(self._actor, address, self._timeout, frames.request(frames.HELLO))
         return self._connection
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actors.ledger_client import ledger_actor
+from actors.ledger_actor import ledger_actor
 from actors.remote import get, lost
 from actors.vertical.actor_set import ActorSet
 from raydpzv.errors import Stalled

@@ -8,9 +8,12 @@ not included.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from actors.shares import Plan
+from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
 
 _MIB = 2**20
@@ -41,3 +44,14 @@ def with_hosts_memory(plan: Plan, engine: str) -> Plan:
         server=replace(plan.server, memory=_SERVER_OF_HOSTS[engine]),
         actors=tuple(replace(share, memory=_HOST[engine]) for share in plan.actors),
     )
+
+
+_NEEDS: dict[str, Callable[[Plan, Any], Plan]] = {
+    "vertical": with_memory,
+    "horizontal": lambda plan, prepared: with_hosts_memory(plan, prepared.engine),
+}
+
+
+def with_run_memory(plan: Plan, prepared: Prepared) -> Plan:
+    """Return the plan of a run of either kind with each actor's memory, in bytes."""
+    return _NEEDS[prepared.spec.kind](plan, prepared)

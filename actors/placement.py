@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from actors.placement_errors import lack_in_all
 from actors.shares import RESOLUTION, Plan, Selector, Share, device_slots
@@ -58,7 +59,7 @@ def whole_run_gpus(spec: AnyScenario, total: Mapping[str, float] | None) -> floa
     """
     there = total or {}
     one = {"CPU": there.get("CPU", 1.0), "GPU": min(1.0, there.get("GPU", 0.0))}
-    found = _client_plan(spec, one) if isinstance(spec, VerticalScenario) else _host_plan(spec, one, 1)
+    found = _WHOLE[spec.kind](spec, one)
     server, *others = (Share(0.0, share.gpus) for share in (found.server, *found.actors))
     found = _checked(replace(found, server=server, actors=tuple(others)), total)
     gpus = round(sum(share.gpus for share in (found.server, *found.actors)), _DIGITS)
@@ -74,6 +75,18 @@ def _host_plan(spec: HorizontalScenario, total: Mapping[str, float], slots: int)
     server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
     host = Share(each, float(resources.host_gpus))
     return Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *_wishes(resources), "host", "hosts")
+
+
+_WHOLE: dict[str, Callable[[Any, Mapping[str, float]], Plan]] = {
+    "vertical": _client_plan,
+    "horizontal": lambda spec, one: _host_plan(spec, one, 1),
+}
+_PLANS: dict[str, Callable[[Any, Mapping[str, float]], Plan]] = {"vertical": plan, "horizontal": plan_hosts}
+
+
+def plan_run(spec: AnyScenario, total: Mapping[str, float]) -> Plan:
+    """Divide a cluster among the actors of a run of either kind. Raises Unplaceable."""
+    return _PLANS[spec.kind](spec, total)
 
 
 def _wishes(

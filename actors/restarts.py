@@ -55,12 +55,12 @@ class Restarts:
     @property
     def possible(self) -> bool:
         """Whether a run like this can go on from a checkpoint at all."""
-        resumable = not (self._experiment.unrecorded or self._experiment.no_leg)
+        resumable = not (self._experiment.unrecorded or self._experiment.no_segment)
         return resumable and self._writer.folder is not None and self._limit > 0
 
     def explained(self, error: BaseException) -> BaseException:
         """Return the error that ends a run: of a loss that others would survive, with why this one does not."""
-        what, why = self._experiment.unrecorded, self._experiment.no_leg
+        what, why = self._experiment.unrecorded, self._experiment.no_segment
         if what:
             why = f"{what} came from the operating system and was not kept"
         if not (isinstance(error, Lost) and why):

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.placement import plan, plan_hosts, whole_run_gpus
+from actors.placement import plan_run, whole_run_gpus
 from actors.placement_errors import fits, listed, summed
 from actors.reservation import reserved
 from actors.shares import RESOLUTION, Place, Plan, Share, device_slots
-from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 
@@ -97,7 +97,7 @@ def trial_with_actors(spec: AnyScenario, total: Mapping[str, float]) -> TrialNee
             "search with trials that are whole in one process"
         )
     left = {**total, "CPU": max(0.0, total.get("CPU", 0.0) - RESOLUTION)}
-    found = plan(spec, left) if isinstance(spec, VerticalScenario) else plan_hosts(spec, left)
+    found = plan_run(spec, left)
     if spec.clock.kind == "wall":
         found = replace(found, placement="strict_pack")
     return TrialNeeds(Share(RESOLUTION, 0.0), found)

@@ -4,7 +4,7 @@
 MNIST's shape. Networks of the paper: cnn_mnist (28,938 parameters) and cnn_fashion (1,206,590).
 
 as published      see `published`: a model per client, each replays what it missed; 1 and 2 threads of torch
-raydpzv           `run_horizontal` with its ledger and rows on disk; 1 and 2 threads of one process
+raydpzv           `run_local` with its ledger and rows on disk; 1 and 2 threads of one process
 raydpzv on Ray    the same with two host actors, where Ray is installed and there is a target
 
 The ways take turns, so that a slow minute hits all of them; the first rounds of a run are left out. A ratio is the
@@ -48,7 +48,7 @@ from rounds import Rounds
 
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.run_horizontal import run_horizontal
+from raydpzv.experiment.runner import run_local
 
 CASES = (*(Case("cnn_mnist", p) for p in (1, 10, 25)), Case("cnn_fashion", 10))
 QUICK = (
@@ -107,7 +107,7 @@ def _ours(way: Way, case: Case, progress: Callable[[Rounds], None] = lambda roun
 
 def _runner(way: Way) -> Callable[..., Any]:
     if not way.hosts:
-        return run_horizontal
+        return run_local
     from actors.horizontal.driver import run_horizontal as on_ray
 
     return on_ray

@@ -4,7 +4,7 @@
 
 bare loop   torch's own layers (ReLU before nn.MaxPool2d), cross_entropy, backward and torch.optim.SGD; weights copied
             to every client and averaged; nothing recorded
-raydpzv     `run_horizontal` with its rows on disk
+raydpzv     `run_local` with its rows on disk
 Flower      with --flower-python: its simulation (`flower_rounds.py`), in a Python of its own that has flwr[simulation]
             and torch; the same network and rows, CPU seconds of all its processes
 pfl         with --pfl-python: pfl-research (`pfl_rounds.py`), likewise
@@ -42,7 +42,7 @@ from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
-from raydpzv.experiment.run_horizontal import run_horizontal
+from raydpzv.experiment.runner import run_local
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.fedavg import FedavgConfig
 from raydpzv.methods.horizontal.rounds import Cohorts
@@ -133,7 +133,7 @@ def check_models(case: Case) -> None:
     bare = BareLoop(prepared, same)
     for number in (1, 2):
         bare.round(number)
-    gap = np.abs(run_horizontal(prepared).models[MODEL] - bare.parameters()).max()
+    gap = np.abs(run_local(prepared).models[MODEL] - bare.parameters()).max()
     moved = np.abs(as_array(prepared.plan.initial()) - bare.parameters()).max()
     if not gap <= _CLOSE * moved:
         raise RunError(
@@ -166,7 +166,7 @@ def _bare(case: Case) -> float:
 def _ours(case: Case) -> float:
     rounds = Rounds()
     with TemporaryDirectory() as folder:
-        run_horizontal(
+        run_local(
             prepared_of(case, WARM + ROUNDS[case.model]), RunOptions(Path(folder) / "run", progress=rounds)
         )
     return rounds.pace(WARM).cpu

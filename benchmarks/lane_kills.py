@@ -149,7 +149,7 @@ CLASSES = {
     ("digits_dpzv", "server"): ("actors.vertical.actor_set", VerticalServerActor, Listens),
     ("digits_decomfl", "host"): ("actors.horizontal.client_group_pool", ClientGroupActor, Joins),
     ("digits_decomfl", "server"): ("actors.horizontal.driver", HorizontalServerActor, Listens),
-    ("digits_decomfl", "ledger"): ("actors.ledger_client", LedgerActor, Listens),
+    ("digits_decomfl", "ledger"): ("actors.ledger_actor", LedgerActor, Listens),
 }
 """Where the class of an end's actor is named, the class, and how an actor of it comes to be struck."""
 

@@ -146,7 +146,7 @@ def average() -> list[list[str]]:
 def _averaged(seed: int, lr: float) -> list[float]:
     """Return the accuracy of one run's models, for each share of its releases that could be averaged."""
     import raydpzv
-    from raydpzv.experiment.run_vertical import one_thread
+    from raydpzv.experiment.local_session import one_thread
     from raydpzv.experiment.vertical import prepare_vertical
 
     spec = raydpzv.load("digits_private", [f"seed={seed}", f"method.lr={lr}", "evaluate.every=400"])

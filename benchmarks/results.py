@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
+from scenarios.compare_command import made
+from scenarios.option_groups import Output, Pool
 
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import is_comparison, left
@@ -27,8 +29,6 @@ from raydpzv.report.comparison_lines import final_accuracy, lines, named
 from raydpzv.report.comparison_privacy import privacy_line
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
 from raydpzv.report.comparison_text import failures_line, heads_line, summary_grid, target_line
-from scenarios.compare_command import made
-from scenarios.option_groups import Output, Pool
 
 PAGE = Path("docs/results.md")
 TIMES = "times.json"

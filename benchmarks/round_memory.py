@@ -11,7 +11,7 @@ from fresh_process import in_fresh_process
 from peaks import Resident, predictable_malloc
 
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.run_horizontal import run_horizontal
+from raydpzv.experiment.runner import run_local
 
 TARGET = 0.2
 """Share of the published way's memory above idle, at most."""
@@ -20,7 +20,7 @@ TARGET = 0.2
 def peak(way: Way, case: Case) -> dict[str, int]:
     """Return the peak of resident memory in two rounds, absolute and above idle; the process must be fresh."""
     predictable_malloc()
-    run_horizontal(small())
+    run_local(small())
     prepared, meter = federation_of(case, 2, way.threads), Resident()
     before = meter.now()
     meter.reset()
@@ -30,7 +30,7 @@ def peak(way: Way, case: Case) -> dict[str, int]:
 
 def _two_rounds(way: Way, case: Case, prepared: PreparedHorizontal) -> None:
     if not way.published:
-        run_horizontal(prepared)
+        run_local(prepared)
         return
     torch.set_num_threads(way.threads)
     clients, _ = published_of(case, prepared)

@@ -40,7 +40,7 @@ from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.config.toml import parse
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
-from raydpzv.experiment.run_horizontal import run_horizontal
+from raydpzv.experiment.runner import run_local
 from raydpzv.ledger.ledger import Ledger
 
 SIZES, QUICK_SIZES = (100, 1_000, 10_000, 100_000), (20, 200, 2_000)
@@ -96,7 +96,7 @@ def spec_of(
 
 def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, float]:
     """Return the figures of one run; the process must be fresh."""
-    run_horizontal(prepare_horizontal(spec_of(SHARED, 20, 5, 2)))  # imports and compiles
+    run_local(prepare_horizontal(spec_of(SHARED, 20, 5, 2)))  # imports and compiles
     meter, done = Resident(), Rounds()
     idle, start, resident = meter.now(), time.perf_counter(), 0
     prepared = prepare_horizontal(spec_of(mode, clients, cohort, WARM + rounds))
@@ -108,7 +108,7 @@ def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, floa
             resident = meter.now()
 
     with TemporaryDirectory() as folder:
-        run = run_horizontal(prepared, RunOptions(Path(folder) / "run", progress=look))
+        run = run_local(prepared, RunOptions(Path(folder) / "run", progress=look))
     pace, ledger = done.pace(WARM), run.summary["ledger"]
     return {
         "seconds_per_round": pace.wall,
@@ -137,7 +137,7 @@ def measure_generated(clients: int, rounds: int, asked: float) -> dict[str, floa
     spec = spec_of(SHARED, clients, FEW, GENERATED_WARM + rounds, "synthetic_clients")
     prepared = prepare_horizontal(spec)
     with TemporaryDirectory() as folder:
-        run_horizontal(prepared, RunOptions(Path(folder) / "run", progress=look))
+        run_local(prepared, RunOptions(Path(folder) / "run", progress=look))
     pace = done.median_pace(GENERATED_WARM)
     return {
         "seconds_per_round": pace.wall,

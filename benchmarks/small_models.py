@@ -30,9 +30,9 @@ from small_loops import NumpyParties, TorchParties
 import scenarios
 from raydpzv.engine.choice import ENGINES
 from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.run_horizontal import run_horizontal
-from raydpzv.experiment.run_vertical import one_thread, run_vertical
+from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.sim.interfaces import Status
 
@@ -70,7 +70,7 @@ def runner(found: PreparedVertical, warm: int, count: int) -> float:
         if status.updates in (warm, warm + count):
             seen.setdefault(status.updates, time.process_time())
 
-    run_vertical(found, RunOptions(progress=look))
+    run_local(found, RunOptions(progress=look))
     return (seen[warm + count] - seen[warm]) / count
 
 
@@ -132,7 +132,7 @@ def round_of(engine: str, overrides: tuple[str, ...], warm: int, count: int) -> 
     quiet = (f"budget.updates={warm + count}", "evaluate.every=1000000", f"model.engine={engine}")
     prepared: Any = prepare(scenarios.load("digits_decomfl", [*overrides, *quiet]))
     rounds = Rounds()
-    run_horizontal(prepared, RunOptions(progress=rounds))
+    run_local(prepared, RunOptions(progress=rounds))
     return rounds.pace(warm).cpu * 1e6
 
 

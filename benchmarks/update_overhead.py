@@ -36,8 +36,8 @@ from small_models import torch_loop
 
 from raydpzv.config.toml import load
 from raydpzv.data.batches import Batches
+from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.release_ledger import with_ledger
-from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import begin_ledger
@@ -48,7 +48,7 @@ from raydpzv.records.store import append_rows
 from raydpzv.sim.executor import LocalExecutor
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes, Start
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
@@ -190,9 +190,8 @@ def run(experiment: PreparedVertical, updates: int, pieces: Pieces) -> float:
                 loop,
                 LocalExecutor(clients),
                 experiment.timing,
-                score=lambda: Metrics(0.5, 1.0, 0.1),
-                evaluate_every=experiment.spec.evaluate.every,
-                tick=(lambda: seen.append(loop.status().updates)) if pieces.progress else lambda: None,
+                Scoring(lambda: Metrics(0.5, 1.0, 0.1), experiment.spec.evaluate.every),
+                LoopHooks(tick=lambda: seen.append(loop.status().updates)) if pieces.progress else None,
             )
             start = time.thread_time()
             virtual.run()

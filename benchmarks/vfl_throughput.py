@@ -2,7 +2,7 @@
 
 bare              the roles' `process` and `receive` called in the run's order: no server loop, no events, no rows, no
                   privacy account; the least one could write by hand for the same bits (checked at the start)
-LocalExecutor         `raydpzv.experiment.run_vertical` in this process
+LocalExecutor         `raydpzv.experiment.runner.run_local` in this process
 Ray               virtual clock, one actor per client; also with one actor for all clients, and with none
 Ray, wall clock   at a rate of arrivals that keeps every client busy
 
@@ -33,7 +33,9 @@ from watch import Pace, Watch
 from raydpzv.config.toml import load
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import Run, RunOptions
-from raydpzv.experiment.run_vertical import one_thread, parameters, run_vertical
+from raydpzv.experiment.local_session import one_thread
+from raydpzv.experiment.run_vertical import parameters
+from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
@@ -94,7 +96,7 @@ def _bare(experiment: PreparedVertical, watch: Watch) -> None:
 
 
 def _local(experiment: PreparedVertical, watch: Watch) -> None:
-    run_vertical(experiment, RunOptions(progress=watch))
+    run_local(experiment, RunOptions(progress=watch))
 
 
 def _ray(experiment: PreparedVertical, watch: Watch) -> None:
@@ -122,7 +124,7 @@ def check_bare(updates: int) -> None:
     """Raise RunError unless the bare loop gives LocalExecutor's bits (seeded noise, which can be compared)."""
     way = Way("check", ("privacy.noise=seeded",), _bare)
     experiment = experiment_of(way, updates, 0)
-    expected: Mapping[str, np.ndarray] = run_vertical(experiment).models
+    expected: Mapping[str, np.ndarray] = run_local(experiment).models
     found = bare(experiment, Watch(updates, updates))
     if differs := [name for name in expected if not np.array_equal(expected[name], found[name])]:
         raise RunError(
@@ -133,7 +135,7 @@ def check_bare(updates: int) -> None:
 
 def message_bytes(updates: int) -> dict[str, float]:
     """Return the mean bytes of a message by direction, from a run's rows."""
-    run: Run = run_vertical(experiment_of(HERE[1], updates, 0))
+    run: Run = run_local(experiment_of(HERE[1], updates, 0))
     rows = run.rows("message").to_pydict()
     return {
         direction: float(

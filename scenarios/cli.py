@@ -8,21 +8,8 @@ from typing import Annotated
 import typer
 
 import raydpzv
+from scenarios import command_options as options
 from scenarios.command_group import CommandGroup
-from scenarios.commands.audit import audit
-from scenarios.commands.compare import compare
-from scenarios.commands.fetch import fetch
-from scenarios.commands.list import list_
-from scenarios.commands.new import new
-from scenarios.commands.privacy import privacy
-from scenarios.commands.publish import publish
-from scenarios.commands.replay import replay
-from scenarios.commands.report import report
-from scenarios.commands.resume import resume
-from scenarios.commands.run import run
-from scenarios.commands.search import search
-from scenarios.commands.submit import submit
-from scenarios.commands.tune import tune
 from scenarios.typer_options import as_command
 
 app = typer.Typer(
@@ -48,12 +35,25 @@ def program(
         raise typer.Exit(2)
 
 
-COMMANDS = (
-    *(run, new, compare, tune, search, privacy, resume, fetch),
-    *(submit, replay, audit, report, publish, list_),
-)
-for command in COMMANDS:
-    app.command(command.__name__.rstrip("_"))(as_command(command))
+COMMANDS: dict[str, type[options.Options]] = {
+    "run": options.RunCommand,
+    "new": options.NewCommand,
+    "compare": options.CompareCommand,
+    "tune": options.TuneCommand,
+    "search": options.SearchCommand,
+    "privacy": options.PrivacyCommand,
+    "resume": options.ResumeCommand,
+    "fetch": options.FetchCommand,
+    "submit": options.SubmitCommand,
+    "replay": options.ReplayCommand,
+    "audit": options.AuditCommand,
+    "report": options.ReportCommand,
+    "publish": options.PublishCommand,
+    "list": options.ListCommand,
+}
+"""What each command takes; `scenarios.commands.NAME` has its work."""
+for name, taken in COMMANDS.items():
+    app.command(name)(as_command(name, taken))
 
 
 def main() -> None:

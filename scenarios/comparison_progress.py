@@ -1,16 +1,13 @@
-"""What a person sees of a comparison: which runs are over and where the others stand, then the tables."""
+"""The progress of a comparison, and its tables."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console
 from rich.text import Text
 
 from raydpzv.compare.plan import Comparison, Planned
@@ -19,20 +16,18 @@ from raydpzv.files import as_json as json_text
 from raydpzv.report.comparison_table import Compared, table
 from raydpzv.report.comparison_text import console_report, heads_line, summary_report
 from raydpzv.sim.interfaces import Status
-from scenarios.progress import INTERVAL, limit_of, repeated, score
+from scenarios.display import INTERVAL, Display
+from scenarios.progress import limit_of, score
 from scenarios.run_output import tables_console
 
-_REDRAW = 0.2
-"""Seconds between redraws."""
 _WIDTH = 120
 """Columns of the tables where the terminal does not say how many it has."""
 
 
-class Watch:
-    """Shows progress while its block runs: a line for each run that ends, and what runs.
+class ComparisonProgress:
+    """Shows progress while its block runs: a line for each run that ends, and the runs at work.
 
-    What runs is drawn below a bar on a terminal, and is a line every `interval` seconds elsewhere. reasons: filled with
-    why runs have no result, by their folders' names; quiet: show nothing.
+    reasons: filled with why runs have no result, by their folders' names; the others as in `Display`.
     """
 
     def __init__(
@@ -45,60 +40,48 @@ class Watch:
         quiet: bool = False,
         interval: float = INTERVAL,
     ) -> None:
-        self._console, self._reasons, self._quiet, self._interval = console, reasons, quiet, interval
-        self._standing: Mapping[str, Status] = {}
+        self._reasons = reasons
+        self._at_work: Mapping[str, Status] = {}
         self._names = {p.folder: p for p in todo}
-        total = len(list(comparison.runs()))
-        self._done, self._total, self._last = total - len(todo), total, 0.0
-        self._bar = Progress(
-            TextColumn("runs"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), console=console
+        self._total = len(list(comparison.runs()))
+        self._done = self._total - len(todo)
+        self._display = Display(
+            *(console, "runs", self._total, self._below, self._line), quiet=quiet, interval=interval
         )
-        self._task = self._bar.add_task("runs", total=total, completed=self._done)
-        self._stack = ExitStack()
-        self._live: Live | None = None
 
-    def __enter__(self) -> Watch:
-        if self._quiet:
-            return self
+    def __enter__(self) -> ComparisonProgress:
+        self._display.count(self._done)
         if self._done:
-            self._console.print(f"{self._done} of {self._total} runs are there already", highlight=False)
-        if self._console.is_terminal:
-            self._live = self._stack.enter_context(
-                Live(self._bar, console=self._console, refresh_per_second=4)
-            )
-        else:
-            self._stack.enter_context(repeated(self._interval, self._say))
+            self._display.say(f"{self._done} of {self._total} runs are there already")
+        self._display.__enter__()
         return self
 
-    def __exit__(self, *details: object) -> None:
-        self._stack.close()
+    def __exit__(self, *details: Any) -> None:
+        self._display.__exit__(*details)
 
-    def progress(self, standing: Mapping[str, Status]) -> None:
-        """Show where the runs at work stand."""
-        self._standing = standing
-        if self._live is None or time.monotonic() - self._last < _REDRAW:
-            return
-        self._last = time.monotonic()
-        self._live.update(Group(self._bar, *(Text(f"  {line}") for line in self._at_work())))
-
-    def _at_work(self) -> list[str]:
-        return [_line(self._names[name], s) for name, s in self._standing.items() if name in self._names]
-
-    def _say(self) -> None:
-        at_work = "; ".join(self._at_work()) or "waiting for the first run to begin"
-        self._console.print(Text(f"{self._done}/{self._total} runs over; {at_work}"), soft_wrap=True)
+    def progress(self, at_work: Mapping[str, Status]) -> None:
+        """Show how far the runs at work are."""
+        self._at_work = at_work
+        self._display.redraw()
 
     def ended(self, planned: Planned, reason: str) -> None:
-        """Say that a run is over, and why it has no result if it has none."""
+        """Print that a run is over, and why it has no result if it has none."""
         if reason:
             self._reasons[planned.folder] = reason
         self._done += reason != STOPPED
-        self._bar.update(self._task, completed=self._done)
-        if self._quiet:
-            return
+        self._display.count(self._done)
         said = reason if reason == STOPPED else f"no result: {reason}" if reason else "done"
-        line = f"{self._done}/{self._total} {planned.line}, seed {planned.spec.seed}: {said}"
-        self._console.print(Text(line), soft_wrap=True)
+        self._display.say(f"{self._done}/{self._total} {planned.line}, seed {planned.spec.seed}: {said}")
+
+    def _lines(self) -> list[str]:
+        return [_line(self._names[name], s) for name, s in self._at_work.items() if name in self._names]
+
+    def _below(self) -> list[Text]:
+        return [Text(f"  {line}") for line in self._lines()]
+
+    def _line(self) -> str:
+        at_work = "; ".join(self._lines()) or "waiting for the first run to begin"
+        return f"{self._done}/{self._total} runs over; {at_work}"
 
 
 def _line(planned: Planned, status: Status) -> str:

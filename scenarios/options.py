@@ -82,7 +82,7 @@ Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:por
 
 
 _RAYS_COPY = "_ray_pkg_"
-"""How the folders begin into which Ray unpacks the working folder of a submitted job."""
+"""Prefix of the folders into which Ray unpacks the working folder of a submitted job."""
 
 
 def output_folder(out: Path | None, name: str) -> Path:
@@ -114,7 +114,7 @@ def chosen_logs(names: str | None) -> list[Callback]:
 
 
 def logs_begun(folder: Path, chosen: Sequence[Callback]) -> list[Callback]:
-    """Return what goes on with the logs that a run's folder has, but for those that are chosen anyway."""
+    """Return callbacks that continue the logs of a run's folder, except the chosen ones."""
     found: list[Callback] = []
     for log in (LOGS[name] for name in LOGS):
         if not (folder / log.place).exists() or any(isinstance(one, log) for one in chosen):

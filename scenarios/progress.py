@@ -1,4 +1,4 @@
-"""What a person sees while a run is at work: a live view on a terminal, a line every ten seconds anywhere else."""
+"""The progress of one run: a live view on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.config.timing import planned_seconds
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
@@ -24,17 +23,14 @@ from raydpzv.report.run_tables import rates_asked
 from raydpzv.report.table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
+from scenarios.display import INTERVAL, Display
 
-INTERVAL = 10.0
-"""Seconds between lines where there is no terminal to draw on."""
 LOADING = "the data to load"
-"""What a run waits for before anything else (see `Status.stage`)."""
+"""The first thing that a run waits for (see `Status.stage`)."""
 COMPILING = "compiling kernels, once on this machine: some seconds"
-"""What is said where a first run spends seconds in a compiler."""
+"""The note while a first run spends seconds in a compiler."""
 LONGEST = 120
 """Characters of a line about a run at work."""
-_REDRAW = 0.1
-"""Seconds between redraws; between them a call costs next to nothing."""
 _MOST_CLIENTS = 8
 """Lines of clients in the live view; of more clients, those with the stalest embeddings."""
 
@@ -51,94 +47,59 @@ def live_progress(
     """Show progress while the block runs; yields the run's callback that draws it.
 
     quiet: show nothing; stage: what the run waits for until it says so itself; interval: seconds between the lines
-    that are printed where `console` is no terminal.
+    that are printed if `console` is no terminal.
     """
     if quiet:
         yield Callback()
-    elif console.is_terminal:
-        with _live(spec, console, stage) as update:
-            yield _ProgressCallback(update, console)
-    else:
-        with _lines(spec, console, stage, interval) as update:
-            yield _ProgressCallback(update, console)
+        return
+    progress = _RunProgress(spec, console, stage, interval)
+    with progress.display:
+        yield progress
 
 
-class _ProgressCallback(StatusCallback):
-    """Shows where the run stands, and a line for each actor that was lost and made again."""
+class _RunProgress(StatusCallback):
+    """Shows how far a run is, and a line for each actor that was lost and made again."""
 
-    def __init__(self, told: Callable[[Status], None], console: Console) -> None:
-        super().__init__(told)
-        self._console = console
+    def __init__(self, spec: AnyScenario, console: Console, stage: str, interval: float) -> None:
+        super().__init__(self._update)
+        self._spec, self._latest, self._began = spec, Status(stage=stage), time.monotonic()
+        self._pace, self._explained = _Pace(), False
+        limit, self._unit = limit_of(spec)
+        columns = (
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
+            *(BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
+        )
+        self.display = Display(
+            *(console, _unit_name(spec, self._unit), limit, lambda: view(self._latest, spec), self._line),
+            columns=columns,
+            interval=interval,
+        )
 
     def fault(self, fault: Fault) -> None:
-        """Say who was lost; of what ends the run the command's last line tells."""
+        """Print which actor was lost; the command's last line says what ended a run."""
         if fault.party != "run":
-            self._console.print(Text(f"{fault.party}: {fault.message}"), soft_wrap=True)
+            self.display.say(f"{fault.party}: {fault.message}")
 
+    def _update(self, status: Status) -> None:
+        before, self._latest = self._latest, status
+        amount, new_stage = _amount(status, self._unit), status.stage != before.stage
+        self._pace = _Pace() if status.stage else self._pace.after(amount, time.monotonic())
+        self.display.count(amount)
+        self.display.redraw(at_once=new_stage)
+        if status.stage and new_stage and not self.display.is_drawn:
+            self.display.say(self._line())
 
-@contextmanager
-def _live(spec: AnyScenario, console: Console, stage: str) -> Iterator[Callable[[Status], None]]:
-    limit, unit = limit_of(spec)
-    bar = Progress(
-        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    task = bar.add_task(_unit_name(spec, unit), total=limit)
-    last, latest = 0.0, Status(stage=stage)
-
-    with Live(Group(bar, _waiting(stage)), console=console, refresh_per_second=4) as live:
-
-        def draw(status: Status) -> None:
-            bar.update(task, completed=_amount(status, unit))
-            live.update(Group(bar, *view(status, spec)))
-
-        def update(status: Status) -> None:
-            nonlocal last, latest
-            new_stage, latest = status.stage != latest.stage, status
-            if new_stage or time.monotonic() - last >= _REDRAW:
-                last = time.monotonic()
-                draw(status)
-
-        yield update
-        draw(latest)
-
-
-@contextmanager
-def _lines(
-    spec: AnyScenario, console: Console, stage: str, interval: float
-) -> Iterator[Callable[[Status], None]]:
-    """Print a line for each stage of the start as it begins, and one every `interval` seconds."""
-    began, latest, unit = time.monotonic(), Status(stage=stage), limit_of(spec)[1]
-    pace = _Pace()
-
-    explained = False
-
-    def say(status: Status) -> None:
-        nonlocal explained
-        now, since = time.monotonic(), pace
-        if not explained and not status.stage and (terms := epsilon_terms(status, spec)):
-            explained = True
-            console.print(Text(terms), soft_wrap=True)
-        line = progress_line(status, spec, now - began, now - since.time, since.amount)
-        console.print(Text(line), soft_wrap=True)
-
-    def update(status: Status) -> None:
-        nonlocal latest, pace
-        before, latest = latest, status
-        pace = _Pace() if status.stage else pace.after(_amount(status, unit), time.monotonic())
-        if status.stage and status.stage != before.stage:
-            say(status)
-
-    with repeated(interval, lambda: say(latest)):
-        yield update
+    def _line(self) -> str:
+        """Return a line on the run, below one on the terms of its ε the first time that it has one."""
+        status, now, since = self._latest, time.monotonic(), self._pace
+        line = progress_line(status, self._spec, now - self._began, now - since.time, since.amount)
+        terms = "" if self._explained or status.stage else epsilon_terms(status, self._spec)
+        self._explained = self._explained or bool(terms)
+        return f"{terms}\n{line}" if terms else line
 
 
 class _Pace(NamedTuple):
-    """From when, and from what amount of the budget on, the rest of a run is foretold.
+    """The time and the amount of the budget from which the rest of a run is forecast.
 
     That is from its first update on, or the first since it was resumed, before which it loads, compiles and evaluates.
     start: the amount before that update; time, amount: NaN before it.
@@ -149,38 +110,19 @@ class _Pace(NamedTuple):
     amount: float = math.nan
 
     def after(self, amount: float, now: float) -> _Pace:
-        """Return the same once a run has come to an amount."""
+        """Return the pace once a run has used an amount of its budget."""
         if math.isnan(self.start):
             return _Pace(amount)
         return _Pace(self.start, now, amount) if math.isnan(self.time) and amount > self.start else self
 
 
-@contextmanager
-def repeated(interval: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` every `interval` seconds, from a thread of its own, while the block runs."""
-    over = threading.Event()
-
-    def go_on() -> None:
-        while not over.wait(interval):
-            act()
-
-    thread = threading.Thread(target=go_on, name="progress lines", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def progress_line(
     status: Status, spec: AnyScenario, elapsed: float, under_way: float, before: float = 0.0
 ) -> str:
-    """Return where a run stands as one line of text.
+    """Return the state of a run as one line of text.
 
-    elapsed: real seconds since it began; under_way: those in which it has come from `before`, an amount of its budget,
-    to where it stands, by which the rest is foretold. Of a line above LONGEST characters, the least important parts are
-    left out.
+    elapsed: real seconds since it began; under_way: those since the amount `before` of its budget, which forecast the
+    rest. If the line exceeds LONGEST characters, the least important parts are left out.
     """
     if status.stage:
         return f"starting, {duration(elapsed)}: waiting for {status.stage}"
@@ -219,7 +161,7 @@ def score(status: Status) -> str:
 
 
 def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
-    """Return what stands below the bar: what the start waits for; then the model, ε with all its terms, the clients."""
+    """Return the lines below the bar: what the start waits for; then the model, ε with its terms, the clients."""
     if status.stage:
         return [_waiting(status.stage)]
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
@@ -230,7 +172,7 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
             Text(f"ε ({_terms(status, spec, 'closed-form GDP')}):"),
             Text(f"  {'; '.join(stated)}"),
         ]
-    if isinstance(spec, HorizontalScenario):
+    if spec.one_model:
         return lines + _participants(status, spec)
     return [*lines, _clients(status, spec)] if status.client_uploads else lines
 
@@ -239,7 +181,7 @@ def _waiting(stage: str) -> Text:
     return Text(f"starting: waiting for {stage}")
 
 
-def _participants(status: Status, spec: HorizontalScenario) -> list[RenderableType]:
+def _participants(status: Status, spec: AnyScenario) -> list[RenderableType]:
     if not status.participants:
         return []
     rate = f", {status.uploads / status.time:,.3g} per second of the run's clock" if status.time > 0 else ""
@@ -250,7 +192,7 @@ def _participants(status: Status, spec: HorizontalScenario) -> list[RenderableTy
     ]
 
 
-def _clients(status: Status, spec: VerticalScenario) -> HeadTable:
+def _clients(status: Status, spec: AnyScenario) -> HeadTable:
     """One line per client: uploads, activations per second of the run's clock (asked, achieved), staleness."""
     table = HeadTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("client", "uploads", "rate asked", "achieved", "staleness"):
@@ -278,13 +220,9 @@ def _clients(status: Status, spec: VerticalScenario) -> HeadTable:
 def _stale(status: Status, spec: AnyScenario) -> str:
     """Ages of cached embeddings (vertical) or lag (asynchronous), and the late share; rounds wait, nothing is stale."""
     late = f"late {status.late / status.uploads if status.uploads else 0.0:.0%}"
-    if isinstance(spec, VerticalScenario):
+    if not spec.one_model:
         return f"  staleness {_number(status.staleness, '.1f')} rounds  {late}"
-    return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if _pulls(spec) else ""
-
-
-def _pulls(spec: AnyScenario) -> bool:
-    return isinstance(spec, HorizontalScenario) and spec.descriptor.pulls(spec.method)
+    return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if spec.pulls else ""
 
 
 def epsilon_terms(status: Status, spec: AnyScenario) -> str:
@@ -298,7 +236,7 @@ def epsilon_terms(status: Status, spec: AnyScenario) -> str:
 
 
 def _short_epsilons(status: Status) -> str:
-    """Return what is stated of ε, whose terms are in a line of their own."""
+    """Return the values of ε in short; their terms are in a line of their own."""
     if found := status.privacy.user_epsilons():
         outsiders, silo, server = (_number(value, ",.4g") for value in found)
         return f"ε {outsiders} (outsiders), {silo} (silo), {server} (server)"
@@ -311,7 +249,7 @@ def _short_epsilons(status: Status) -> str:
 
 
 def _epsilons(status: Status) -> list[str]:
-    """What is stated of ε: nothing in runs without noise, no claim of a paper with privacy.mode = "proved"."""
+    """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "proved"."""
     if found := status.privacy.user_epsilons():
         whom = ("whoever sees the models", "one silo", "the server")
         return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]
@@ -321,19 +259,18 @@ def _epsilons(status: Status) -> list[str]:
 
 
 def _terms(status: Status, spec: AnyScenario, accountant: str) -> str:
-    """What ε is of: mechanism, neighbours, δ, accountant."""
+    """Return the terms of ε: mechanism, neighbours, δ, accountant."""
     delta = f"δ={_delta(status, spec):g}"
-    if isinstance(spec, HorizontalScenario):
+    if spec.one_model:
         return f"discrete Gaussian mechanism, {CHANGES['add_remove']} one user, {delta}, GDP or PLD"
-    return (
-        f"Gaussian mechanism, {CHANGES[spec.privacy.relation or 'replace']} one record, {delta}, {accountant}"
-    )
+    relation = cast(VerticalScenario, spec).privacy.relation or "replace"
+    return f"Gaussian mechanism, {CHANGES[relation]} one record, {delta}, {accountant}"
 
 
 def _delta(status: Status, spec: AnyScenario) -> float:
     if not math.isnan(status.privacy.delta):
         return status.privacy.delta
-    return (spec.privacy.delta if isinstance(spec, VerticalScenario) else None) or math.nan
+    return spec.delta or math.nan
 
 
 def _amount(status: Status, unit: str) -> float:
@@ -342,8 +279,7 @@ def _amount(status: Status, unit: str) -> float:
 
 
 def _unit_name(spec: AnyScenario, unit: str) -> str:
-    rounds = isinstance(spec, HorizontalScenario) and not _pulls(spec) and not spec.descriptor.agent
-    return "rounds" if unit == "updates" and rounds else unit
+    return "rounds" if unit == "updates" and spec.rounds else unit
 
 
 @contextmanager

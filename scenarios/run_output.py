@@ -1,4 +1,4 @@
-"""What a run, or a scenario's privacy before it runs, comes to: the verdict first, tables after it, notes if wanted."""
+"""Printed results of a run, or of a scenario's privacy: the verdict first, then tables, then notes if asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from raydpzv.config.toml import as_tree
 from raydpzv.files import as_json as json_text
 from scenarios import screen
-from scenarios.option_groups import Output
+from scenarios.command_options import FullOutput
 
 if TYPE_CHECKING:
     from raydpzv.config.scenario import AnyScenario
@@ -33,7 +33,7 @@ def tables_console(width: int = WIDTH) -> Console:
 
 
 def show_run(
-    summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: Output
+    summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: FullOutput
 ) -> None:
     """Print a run's summary: verdict, tables and, if wanted, notes; or JSON: summary.json and its folder.
 
@@ -79,7 +79,7 @@ def show_run(
 def show_privacy(
     table: list[dict[str, Any]], found: Verdict, plan: ReleasePlan | None, *, explain: bool
 ) -> None:
-    """Print what is known of a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
+    """Print a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
 
     table: the plan's claims; found: the verdict on them.
     """

@@ -1,4 +1,4 @@
-"""The one place that prints: text of the user's is printed as it is, never read as markup, and never fails to print."""
+"""Consoles and complaints: text is printed unchanged, never read as markup, and printing never fails."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LONGEST = 2000
 """Characters of the longest complaint: a number of five thousand digits helps nobody."""
 
 
-def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Return a console that takes square brackets and colons in names, paths and messages for what they are."""
-    return Console(stderr=stderr, width=width, markup=False, emoji=False)
+def console(*, stderr: bool = False, width: int | None = None, quiet: bool = False) -> Console:
+    """Return a console that prints square brackets and colons in names, paths and messages unchanged."""
+    return Console(stderr=stderr, width=width, quiet=quiet, markup=False, emoji=False)
 
 
 def forgiving_streams() -> None:

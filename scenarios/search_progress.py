@@ -1,18 +1,14 @@
-"""What a person sees of a search: which trials are over, where the others stand, then the table and what it spent."""
+"""The progress of a search, and its table of trials with the ε that it spent."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console
 from rich.text import Text
 
 from raydpzv.files import as_json as json_text
@@ -34,11 +30,9 @@ from raydpzv.search.trial_results import (
     trial_columns,
     trial_standing,
 )
-from scenarios.progress import INTERVAL, repeated
+from scenarios.display import Display
 from scenarios.run_output import tables_console
 
-_REDRAW = 0.2
-"""Seconds between redraws."""
 _WIDTH = 120
 _MOST_SHOWN = 20
 _PACE_HELP = (
@@ -50,13 +44,12 @@ _NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, o
 
 
 class SearchProgress:
-    """Shows progress while its block runs: which trials are over, and where those at work stand.
+    """Shows progress while its block runs: the trials that are over, and those at work.
 
-    On a terminal that is a table under a bar, trials at work first, then the best of those that are over; elsewhere a
-    line for each trial that ends, and one every `INTERVAL` seconds. Where trials stand and go on one by one, nobody
-    knows which of them are over: those that have begun are counted. The best is one at its end that did not diverge;
-    before there is any, one of those that stood after most updates. reasons: filled with why trials have no result, by
-    their numbers; folder: the search's, which says what trials have come to; quiet: show nothing.
+    A terminal shows a table under a bar: trials at work, then the best of those over. Elsewhere each trial that ends
+    gets a line. ASHA may resume a paused trial, so it counts trials started, not trials finished. The best is a
+    finished trial that did not diverge; before there is one, it is a paused trial with the most updates. reasons:
+    filled with why trials have no result, by their numbers; folder: the search's, which has the results of trials.
     """
 
     def __init__(
@@ -69,8 +62,7 @@ class SearchProgress:
         *,
         quiet: bool = False,
     ) -> None:
-        self._plan, self._console, self._reasons, self._folder = plan, console, reasons, folder
-        self._quiet = quiet
+        self._plan, self._reasons, self._folder = plan, reasons, folder
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
         self._standing: dict[int, TrialStanding] = {}
@@ -80,33 +72,21 @@ class SearchProgress:
         self._total = plan.size
         self._leg_end: int | None = None
         self._ends: dict[int, int | None] = {}
-        self._done, self._last = len(list(plan.started())) - left, 0.0
-        self._bar = Progress(
-            TextColumn("trials begun" if plan.promotes else "trials"),
-            *(MofNCompleteColumn(), BarColumn(), TimeElapsedColumn()),
-            console=console,
-        )
-        self._task = self._bar.add_task("trials", total=self._total, completed=self._done)
-        self._stack, self._live = ExitStack(), None
-
-    _live: Live | None
+        self._done = len(list(plan.started())) - left
+        unit = "trials begun" if plan.promotes else "trials"
+        self._display = Display(console, unit, self._total, lambda: [self.table()], self.line, quiet=quiet)
 
     def __enter__(self) -> SearchProgress:
-        if self._quiet:
-            return self
         self._recall()
+        self._count(self._done)
         if self._done:
             said = "had begun before" if self._plan.promotes else "are there already"
-            self._console.print(f"{self._done} of {self._total} trials {said}", highlight=False)
-        if self._console.is_terminal:
-            live = Live(self._bar, console=self._console, refresh_per_second=4)
-            self._live = self._stack.enter_context(live)
-        else:
-            self._stack.enter_context(repeated(INTERVAL, self._say))
+            self._display.say(f"{self._done} of {self._total} trials {said}")
+        self._display.__enter__()
         return self
 
-    def __exit__(self, *details: object) -> None:
-        self._stack.close()
+    def __exit__(self, *details: Any) -> None:
+        self._display.__exit__(*details)
 
     def _recall(self) -> None:
         """Take in how far trials came before."""
@@ -127,17 +107,17 @@ class SearchProgress:
         self._over[trial] = {**self._over[trial], **known}
 
     def _count(self, done: int) -> None:
-        """Show how many trials are over, or have begun where they are counted by that."""
+        """Show how many trials are over; with promotions, how many have started."""
         self._done = done
-        self._bar.update(self._task, completed=done, total=self._total)
+        self._display.count(done, self._total)
 
     def grew(self, plan: SearchPlan) -> None:
-        """Take in a plan with more trials."""
+        """Record a plan with more trials."""
         self._plan, self._total = plan, plan.size
         self._count(self._done)
 
     def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
-        """Take in that trials go on until they stand after so many updates (None: to their end)."""
+        """Record that trials continue until so many updates (None: to their end)."""
         for trial in trials:
             self._over.pop(trial.number, None)
         if self._plan.population:
@@ -145,34 +125,33 @@ class SearchProgress:
         self._leg_end = until
         self._total = self._plan.size
         self._count(self._total - len(trials))
-        if not self._quiet:
-            end = "the end" if until is None else f"{until:,} updates"
-            self._console.print(f"{len(trials)} of {self._plan.size} trials go to {end}", highlight=False)
+        end = "the end" if until is None else f"{until:,} updates"
+        self._display.say(f"{len(trials)} of {self._plan.size} trials go to {end}")
 
     def sent(self, leg: TrialLeg) -> None:
-        """Take in that one trial goes on, or begins; say so of one that goes on from a rung."""
+        """Record that one trial starts or resumes; print a line for one that resumes from a rung."""
         self._ends[leg.trial] = leg.until
         self._over.pop(leg.trial, None)
         self._begun.add(leg.trial)
         self._count(len(self._begun))
-        if leg.since and not self._quiet:
-            self._console.print(Text(promotion.said(leg)), soft_wrap=True)
+        if leg.since:
+            self._display.say(promotion.said(leg))
 
     def turned(self, turn: Turn) -> None:
-        """Say which trials go on from others; what they had come to alone is no result of theirs any more."""
+        """Print which trials continue from others; their own results so far no longer count."""
         for exploit in turn.exploits:
             self._reasons.pop(exploit.trial, None)
             self._values.pop(exploit.trial, None)
             self._standing.pop(exploit.trial, None)
-        for line in () if self._quiet else said(turn):
-            self._console.print(Text(line), soft_wrap=True)
+        for line in said(turn):
+            self._display.say(line)
 
     def began(self, trial: int) -> None:
         """Show that a trial is at work."""
         self._at_work[trial] = {}
 
     def reported(self, trial: int, report: Mapping[str, Any]) -> None:
-        """Show where a trial stands."""
+        """Show how far a trial is."""
         stood, metric = self._at_work.get(trial, {}), self._plan.metric
         end = self._ends.get(trial, self._leg_end)
         if report.get("updates") == end == stood.get("updates") and metric in stood:
@@ -181,8 +160,7 @@ class SearchProgress:
         self._at_work[trial] = {**stood, **report}
         if self._plan.metric in report:
             self._values[trial] = float(report[self._plan.metric])
-        if time.monotonic() - self._last > _REDRAW:
-            self._redraw()
+        self._display.redraw()
 
     def ended(self, trial: int, reason: str) -> None:
         """Say that a trial is over, and why it has no result if it has none."""
@@ -190,18 +168,16 @@ class SearchProgress:
         self._standing.pop(trial, None)
         if reason:
             self._reasons[trial] = reason
-        if self._quiet:
-            return
         if not reason and (found := trial_standing(self._folder, self._plan, trial)):
             self._take_in(trial, found)
         if not self._plan.promotes:
             self._count(self._done + 1)
-        self._redraw()
-        if not self._live:
-            self._console.print(Text(self._came(trial)), soft_wrap=True)
+        self._display.redraw(at_once=True)
+        if not self._display.is_drawn:
+            self._display.say(self._came(trial))
 
     def _came(self, trial: int) -> str:
-        """Return in a line what a trial that is not at work has come to."""
+        """Return the result so far of a trial that is not at work, as a line."""
         head = "" if self._plan.promotes else f"{self._done}/{self._total} "
         if reason := self._reasons.get(trial):
             return f"{head}{self._named(trial)}: no result: {reason}"
@@ -213,13 +189,8 @@ class SearchProgress:
         place = "stopped" if found is None else "at its end" if self._ends[trial] is None else "stands"
         return f"{self._named(trial)}: {place} after {figures}"
 
-    def _redraw(self) -> None:
-        self._last = time.monotonic()
-        if self._live:
-            self._live.update(Group(self._bar, self._table()))
-
-    def _table(self) -> HeadTable:
-        """Return where trials stand: those at work, then those over, the best first, as many as fit."""
+    def table(self) -> HeadTable:
+        """Return a table of the trials: those at work, then those over, the best first, as many as fit."""
         metric = self._plan.metric
         over = sorted(self._over, key=lambda n: (n in self._reasons, *self._rank(n)))
         table = HeadTable(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -243,7 +214,7 @@ class SearchProgress:
         return _STATES[found.status] if found else "over"
 
     def _rank(self, trial: int) -> tuple[int, int, float, int]:
-        """Return by what trials are ordered, the best first: those at their end, those that stand, those of no worth.
+        """Return the key that orders trials, the best first: finished, paused, without a value.
 
         A metric counts for trials after as many updates alone, since it grows with them.
         """
@@ -254,10 +225,11 @@ class SearchProgress:
             return 0, 0, sign * found.value, trial
         return 1, -found.updates, sign * found.value, trial
 
-    def _say(self) -> None:
+    def line(self) -> str:
+        """Return in a line how many trials are over, which are at work, and the best so far."""
         at_work = "; ".join(self._lines()) or _NO_TRIAL
         are = "begun" if self._plan.promotes else "over"
-        self._console.print(Text(f"{self._done}/{self._total} trials {are}; {at_work}"), soft_wrap=True)
+        return f"{self._done}/{self._total} trials {are}; {at_work}"
 
     def _lines(self) -> list[str]:
         lines = [f"{self._named(n)}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]

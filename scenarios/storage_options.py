@@ -1,4 +1,4 @@
-"""What the command line says of storages: URIs, and where their folders are on this machine."""
+"""Storages on the command line: their URIs, and their folders on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scenarios.screen import complain, console
 
 
 def copy_folder(uri: str) -> Path:
-    """Return where the folder of a storage is on this machine, where nobody says so: below runs/, by its name there."""
+    """Return the default folder of a storage on this machine: below runs/, with its name there."""
     return Path("runs") / (Path(unquote(urlsplit(uri).path)).name or urlsplit(uri).netloc or "storage")
 
 
@@ -30,13 +30,13 @@ def stored_at(what: str, out: Path | None) -> tuple[str | None, Path]:
     if is_uri(what):
         return what.rstrip("/"), out or copy_folder(what)
     if out is not None:
-        raise SpecError("--out: says where a storage is brought to, and goes with its URI; leave it out")
+        raise SpecError("--out: is the folder to download a storage to, and goes with its URI; leave it out")
     found = link_of(Path(what))
     return (found.uri if found else None), Path(what)
 
 
 def waits(*, quiet: bool) -> Waits:
-    """Return what says on the screen what is waited for before there is any other progress to be seen."""
+    """Return a function that prints what is waited for before other progress is visible."""
 
     def say(what: str) -> None:
         if not quiet:
@@ -56,7 +56,7 @@ def fetched(uri: str, folder: Path) -> None:
 
 
 def found_or_fetched(uri: str, folder: Path, spec: AnyScenario) -> Path:
-    """Return a storage's folder on this machine. Download it if it is missing; of an empty storage nothing is.
+    """Return a storage's folder on this machine, downloaded if it is missing and the storage is not empty.
 
     Raises InputError for a folder with another run, and for a storage with one that has other settings than these.
     """

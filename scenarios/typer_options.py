@@ -1,13 +1,14 @@
-"""Dataclasses as options of typer: a command takes groups of options, typer sees one option for each field."""
+"""Dataclasses as commands of typer: each field is an argument or an option, with the docstring under it as help."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -15,37 +16,42 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.models import OptionInfo
 
+from raydpzv.interrupts import leaving_at_once
+from raydpzv.lazy_import import defer
+from raydpzv.limits import require_room
 from scenarios.exit_codes import errors
 
+_ROOM = ("run", "resume")
+"""Commands that need room for a run's libraries."""
+_LOOKS = ("privacy",)
+"""Commands that start without torch, which their imports name."""
 
-def as_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function for typer, whose options are the fields of the dataclasses that a command takes.
 
-    It turns errors into one line and an exit status, with a traceback if the command has --verbose and gets it.
+def as_command(name: str, taken: type[Any]) -> Callable[..., None]:
+    """Return a function for typer that carries out a command; taken: the dataclass of its arguments and options.
+
+    The command is the function of its name in `scenarios.commands.NAME`, imported when it is called. Errors become one
+    line and an exit status, with a traceback if the command has --verbose and gets it.
     """
-    hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
 
     def call(**values: Any) -> None:
         with errors(bool(values.get("verbose"))):
-            for name, group in groups.items():
-                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-            function(**values)
+            if name in _ROOM:
+                require_room()
+            with leaving_at_once():
+                if name in _LOOKS:
+                    defer("torch")
+                module = importlib.import_module(f"scenarios.commands.{name}")
+            getattr(module, f"{name}_command")(taken(**values))
 
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name in groups:
-            parameters += _options(groups[parameter.name])
-        else:
-            hint = hints[parameter.name]
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint))
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    parameters = list(_parameters(taken))
+    call.__doc__ = taken.__doc__
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
 
 
-def _options(group: type[Any]) -> Iterator[inspect.Parameter]:
+def _parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
     """Yield the fields of a dataclass as parameters with typer's description: an option, if the type names none."""
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[1]
 LONG = 500
 OUTER = {("actors",), ("scenarios",), ("benchmarks",)}
 CLASSES_TWICE = {
-    "_Session": "private to the vertical and to the horizontal run: what lasts as long as a run",
     "_Driver": "private to the vertical and to the horizontal driver",
     "_Work": "private to each pool of actors: what one of them is doing",
 }
@@ -26,7 +25,7 @@ MODULES_TWICE = {
     "vertical": "the vertical half of its room",
     "horizontal": "the horizontal half of its room",
     "driver": "starts a run on actors: the vertical, the horizontal and what both share",
-    "server_actor": "the server's actor: the vertical and the horizontal one",
+    "server_actor": "the server's actor: the vertical and the horizontal one, and what both share",
     "executor": "who carries out orders: the interface, and on actors",
     "table": "rows under named columns: data, and what a report prints",
     "frames": "bytes of a message: its body on the wire, and what surrounds it on a connection",
@@ -160,3 +159,55 @@ def test_nothing_unfinished_is_left():
     words = [a + b for a, b in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"))]
     for path in python_files():
         assert not any(word in path.read_text() for word in words), path
+
+
+KINDS = {f"{kind}{what}" for kind in ("Vertical", "Horizontal") for what in ("Scenario", "Method")}
+KINDS |= {"PreparedVertical", "PreparedHorizontal"}
+WINGS = (
+    *("raydpzv/methods/", "actors/vertical/", "actors/horizontal/"),  # descriptor.py loads methods
+    *(
+        f"raydpzv/experiment/{name}.py"
+        for name in ("vertical", "horizontal", "run_vertical", "run_horizontal")
+    ),
+    "raydpzv/experiment/reexecute.py",  # replays and resumes vertical runs
+    "raydpzv/config/",  # loads scenarios
+)
+
+
+def asks_for_kind(code: str) -> list[int]:
+    """Return the lines that ask whether something is vertical or horizontal, by its class or its kind."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+            asked = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)} & KINDS
+        elif isinstance(node, ast.Compare):
+            asked = {c.value for c in ast.walk(node) if isinstance(c, ast.Constant)} & {
+                "vertical",
+                "horizontal",
+            }
+        else:
+            continue
+        if asked:
+            found.append(node.lineno)
+    return found
+
+
+def test_a_scenario_and_a_prepared_run_answer_for_their_kind():
+    """Vertical or horizontal is asked in the two wings and where they are loaded, nowhere else."""
+    for path in program_files():
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(WINGS):
+            assert asks_for_kind(path.read_text()) == [], (
+                f"{name}: let the scenario or the prepared run answer"
+            )
+
+
+def test_a_question_for_the_kind_is_found():
+    controls = (
+        'if spec.kind == "vertical": pass',
+        "x = 1 if isinstance(spec, VerticalScenario) else 2",
+        "isinstance(prepared, PreparedHorizontal | int)",
+        'names = [n for n in METHODS if METHODS[n].kind != "horizontal"]',
+    )
+    assert [asks_for_kind(control) for control in controls] == [[1]] * 4
+    assert asks_for_kind("found = PLANS[spec.kind](spec)") == []

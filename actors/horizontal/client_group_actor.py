@@ -22,7 +22,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import processed
-from raydpzv.sim.pull import PullLoop
+from raydpzv.sim.pull import HostShare, PullLoop
 from raydpzv.wire.messages import ClientModels, Packed, unpack
 
 
@@ -85,25 +85,14 @@ class ClientGroupActor(TaskPort):
         assert self._ledger is not None
         get(self._ledger.ready.remote(), self._timeout, "the ledger's greeting")
 
-    def run(
-        self, server: Any, origin: float, part: int, parts: int, begins: float, lane: TransportAddress | None
-    ) -> None:
-        """Let the clients m with m mod `parts` = `part` live their own loops until the run is over (wall clock).
+    def run(self, server: Any, origin: float, share: HostShare, lane: TransportAddress | None) -> None:
+        """Let the clients here live their own loops until the run is over (wall clock).
 
-        begins: the time of the run's clock from which epochs count, a leg's begin, or now in the place of a host that
-        was lost; lane: where the server listens, None: it is called through Ray.
+        lane: where the server listens; None: it is called through Ray.
         """
-        clock = WallClock(origin)
-        with closing(HostConnection(server, lane, self._timeout, part)) as port:
-            self._loop = PullLoop(
-                self._client_group,
-                port,
-                self._prepared.timing,
-                clock,
-                part=part,
-                parts=parts,
-                begins=begins,
-            )
+        clock, timing = WallClock(origin), self._prepared.timing
+        with closing(HostConnection(server, lane, self._timeout, share.part)) as port:
+            self._loop = PullLoop(self._client_group, port, timing, clock, share)
             if not self._stopping.is_set():
                 self._loop.run()
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from actors.actor_reuse import end, keep_survivors, start
 from actors.cluster import OBJECT_STORE, connected
-from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
+from actors.driver import LOOK, STARTING_RAY, Driver, RunHooks, drive, translated
 from actors.horizontal.client_group_pool import ClientGroupPool, share_of
 from actors.horizontal.server_actor import HorizontalServerActor
-from actors.ledger_client import ledger_actor
+from actors.ledger_actor import ledger_actor
 from actors.memory_needs import with_hosts_memory
 from actors.placement import plan_hosts
 from actors.remote import get, lost
@@ -30,10 +30,8 @@ from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.run_horizontal import OWN_MODELS, own_models
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
-from raydpzv.sim.virtual import NOBODY_WAKES
-from raydpzv.sim.wall import LegBegin
+from raydpzv.sim.interfaces import FIRST_EVALUATION, Status
+from raydpzv.sim.pull import HostShare
 from raydpzv.wire.messages import pack
 
 
@@ -48,7 +46,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Pla
     """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
     options.watch.status(Status(stage=STARTING_RAY))
     hosts = prepared.spec.resources.hosts
-    room = OBJECT_STORE + data_bytes(prepared, (os.cpu_count() or 1) if hosts == "auto" else hosts)
+    room = OBJECT_STORE + prepared.object_store_bytes((os.cpu_count() or 1) if hosts == "auto" else hosts)
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
@@ -60,24 +58,13 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Pla
             def actor_set(goes_on: PreparedHorizontal) -> AbstractContextManager[_ActorSet]:
                 return _actor_set(goes_on, reservation, options)
 
-            return drive(prepared, options, actor_set, _begun)
+            return drive(prepared, options, actor_set, _driver)
 
 
-def _begun(prepared: PreparedHorizontal, actor_set: _ActorSet, watch: RunHooks) -> _Driver:
-    actor_set.pool.begin(watch.restarts.count, goes_back=watch.restarts.possible)
-    _begin(prepared, actor_set, watch.writer.folder)
-    return _Driver(prepared, actor_set, watch)
-
-
-def data_bytes(prepared: PreparedHorizontal, hosts: int) -> int:
-    """Bytes that the data of a run with so many hosts take in the object store, where they lie once per machine.
-
-    Hosts that get their own rows alone get a copy each of the held-out ones.
-    """
-    if prepared.user_parts is None:
-        return prepared.nbytes
-    copies = min(prepared.parts.clients, hosts)
-    return prepared.nbytes + (copies - 1) * (prepared.split.test.nbytes + prepared.parts.nbytes)
+def _driver(prepared: PreparedHorizontal, actor_set: _ActorSet, hooks: RunHooks) -> _Driver:
+    actor_set.pool.begin(hooks.restarts.count, goes_back=hooks.restarts.possible)
+    _begin(prepared, actor_set, hooks.writer.folder)
+    return _Driver(prepared, actor_set, hooks)
 
 
 @contextmanager
@@ -161,27 +148,20 @@ def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder
 class _Driver(Driver):
     """Of a horizontal run."""
 
-    def __init__(
-        self,
-        prepared: PreparedHorizontal,
-        actor_set: _ActorSet,
-        watch: RunHooks,
-    ) -> None:
-        super().__init__(actor_set.server, watch)
+    _called = "hosts"
+
+    def __init__(self, prepared: PreparedHorizontal, actor_set: _ActorSet, hooks: RunHooks) -> None:
+        super().__init__(actor_set.server, hooks, prepared.spec)
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
-        self._timeout = prepared.spec.resources.timeout
         self._lane: TransportAddress | None = None
-        self._leg = LegBegin(1, 0.0, 0, {})
-        virtual = prepared.spec.clock.kind == "virtual"
-        self._awaits_checkpoints = virtual and prepared.setting is not None and not prepared.releases_again
+        self._looking: Any | None = None
 
     def _work(self) -> None:
-        if self._prepared.spec.resources.lane != "ray":
-            self._lane = open_transport(
-                self._server, self._pool.actors, self._timeout, len(self._pool.actors)
-            )
-        if self._prepared.spec.clock.kind == "virtual":
-            self._callbacks.status(Status(stage=FIRST_EVALUATION))
+        hosts = self._pool.actors
+        if self._spec.resources.lane != "ray":
+            self._lane = open_transport(self._server, hosts, self._timeout, len(hosts))
+        if self._spec.clock.kind == "virtual":
+            self._hooks.callbacks.status(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))
         else:
             self._note_clocks(self._hosts())
@@ -190,22 +170,17 @@ class _Driver(Driver):
 
     def _awaited(self) -> list[Any]:
         """Rounds of a private run wait until their checkpoint is written, so that a loss forgets none of them."""
-        return [self._server.next_piece.remote(10 * LOOK)] if self._awaits_checkpoints else []
+        return [self._server.next_piece.remote(10 * LOOK)] if self._prepared.awaits_checkpoints else []
 
     def _write(self, drained: Sequence[Piece]) -> None:
         super()._write(drained)
-        if self._awaits_checkpoints and any(checkpoint for _, checkpoint in drained):
+        if self._prepared.awaits_checkpoints and any(checkpoint for _, checkpoint in drained):
             self._control(self._server.written.remote(), "the server to go on")
 
     def leave(self) -> None:
-        """Close the ledger before its actor ends, so that whoever goes on next finds it free; all of it is written."""
-        if self._ledger is None:
-            return
-        try:
-            get(self._ledger.close.remote(), 10.0, "the ledger to close")
-        except Exception as error:
-            if not is_ray_error(error):
-                raise
+        """Close the ledger before its actor ends, so that the next driver finds it free; all of it is written."""
+        if (ledger := self._ledger) is not None:
+            self._rescued(lambda: get(ledger.close.remote(), 10.0, "the ledger to close"), None)
 
     def _parties(self) -> Mapping[str, Any]:
         ledger = {"ledger": self._ledger} if self._ledger is not None else {}
@@ -213,6 +188,9 @@ class _Driver(Driver):
 
     def _hosts(self) -> Mapping[str, Any]:
         return {f"host {host}": actor for host, actor in enumerate(self._pool.actors)}
+
+    def _workers(self) -> Sequence[Any]:
+        return self._pool.actors
 
     def _models(self) -> dict[str, np.ndarray]:
         return {MODEL: self._seen(self._server.parameters.remote, "the final parameters")}
@@ -229,73 +207,36 @@ class _Driver(Driver):
             facts |= self._control(self._ledger.facts.remote(), "the ledger's facts")
         return facts | {"ray": hosts}
 
-    def _wall(self) -> None:
-        self._callbacks.status(Status(stage=WARM_UP))
-        self._warm_up()
-        self._await(self._server.bring_leg.remote())
-        self._leg = self._control(self._server.leg.remote(), "where the leg begins")
-        clock = WallClock.starting_in(HEAD_START, self._leg.time)
-        opening = self._server.open_wall.remote(clock.origin, self._pool.actors[0])
-        self._control(opening, "the server to open")
-        self._keep_leg(due=True)
-        loops = {self._loop(host, clock, replaces=False): host for host in range(len(self._pool.actors))}
-        self._watch(loops, clock)
-        self._control(self._server.stop.remote(NOBODY_WAKES), "the server to stop")
-        self._control(self._server.close_transport.remote(), "the server to end its lines")
-        if self._status.stop_reason == USER:
-            self._keep_leg(due=True)
+    def _bring_segment(self) -> Any:
+        return self._server.bring_segment.remote()
+
+    def _open_wall(self, origin: float) -> Any:
+        return self._server.open_wall.remote(origin, self._pool.actors[0])
+
+    def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
+        actors, begins = self._pool.actors, self._segment.begins
+        share = HostShare(worker, len(actors), max(self._clock.now(), begins) if rejoins else begins)
+        return actors[worker].run.remote(self._server, self._clock.origin, share, self._lane)
+
+    def _look(self) -> None:
+        """Let the server look at the model as soon as it is done with the last look."""
+        if self._looking is None:
+            self._looking = self._server.look.remote(self._segment.number == 1)
+        elif self._looked(self._looking):
+            self._looking = self._server.look.remote()
+
+    def _evaluate(self) -> None:
         self._seen(lambda: self._server.look.remote(True), "an evaluation")
 
-    def _watch(self, loops: dict[Any, int], clock: WallClock) -> None:
-        import ray
-
-        seconds, told = self._prepared.spec.budget.seconds, False
-        looking = self._server.look.remote(self._leg.number == 1)
-        while loops:
-            self._keep_leg()
-            for ended in ray.wait(list(loops), timeout=LOOK)[0]:
-                self._ended(ended, loops, clock)
-            self._poll()
-            if seconds is not None and clock.now() >= seconds:
-                self._server.stop.remote(f"the budget of {seconds:g} seconds is spent")
-            if self._status.stop_reason and not told:
-                told = True
-                self._stop_hosts()
-            elif not told and self._looked(looking):
-                looking = self._server.look.remote()
-
-    def _stop_hosts(self) -> None:
-        """Tell all hosts that the run is over; of one that is lost, the end of its loop will tell."""
-        for call in [actor.stop.remote() for actor in self._pool.actors]:
-            try:
-                self._control(call, "the hosts to stop")
-            except Exception as error:
-                if not lost(error):
-                    raise
-
-    def _loop(self, host: int, clock: WallClock, *, replaces: bool) -> Any:
-        actors = self._pool.actors
-        begins = clock.now() if replaces else self._leg.begins
-        return actors[host].run.remote(self._server, clock.origin, host, len(actors), begins, self._lane)
-
-    def _ended(self, loop: Any, loops: dict[Any, int], clock: WallClock) -> None:
-        """One host's loop is over; if the host was lost while the run goes on, another takes its clients."""
-        import ray
-
-        host = loops.pop(loop)
-        try:
-            ray.get(loop)
-        except Exception as error:
-            if not lost(error):
-                self._poll()  # a server that is lost ends the lines to it: then it is that what is to be told
-                raise
-            if self._status.stop_reason:
-                return
-            self._replace(host, error, "; its clients go on, epochs that passed meanwhile are not made up")
-            # calls wait for the actor to come up, in this order: nobody else waits
-            self._pool.actors[host].warm_up.remote()
-            self._pool.actors[host].greet.remote(self._server)
-            loops[self._loop(host, clock, replaces=True)] = host
+    def _rejoin(self, worker: int, error: Exception) -> None:
+        """Let another host take the clients of a lost one."""
+        if self._status.stop_reason:
+            return
+        self._replace(worker, error, "; its clients go on, epochs that passed meanwhile are not made up")
+        # calls wait for the actor to come up, in this order: nobody else waits
+        self._pool.actors[worker].warm_up.remote()
+        self._pool.actors[worker].greet.remote(self._server)
+        self._start_loop(worker, rejoins=True)
 
     def _replace(self, host: int, error: BaseException, then: str = "") -> None:
         done = self._pool.replace(host, error)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from actors.transport import frames
 from actors.transport.connection import Connection, connect
-from actors.transport.frames import EXCHANGE, FINISH, FIRST, WAIT, TransportRequest
+from actors.transport.frames import EXCHANGE, FINISH, FIRST, HELLO, WAIT, TransportRequest
 from actors.transport.sockets import TransportAddress
 from raydpzv.errors import TransportError
 from raydpzv.methods.roles import Upload
@@ -29,9 +29,9 @@ class ClientConnection:
 
     def first(self, client: int) -> Answer:
         """Connect, and return the client's first order."""
-        hello = frames.hello(client, self._warm_up)
+        hello = frames.request(HELLO, client, warm_up=self._warm_up)
         self._connections[client] = connect(self._server, self._address, self._timeout, hello)
-        return self._ask(client, frames.plain(FIRST))
+        return self._ask(client, frames.request(FIRST))
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         """Hand in an upload."""
@@ -39,11 +39,11 @@ class ClientConnection:
 
     def wait(self, client: int, seconds: float) -> Answer:
         """Wait for an order that was not ready yet."""
-        return self._ask(client, frames.plain(WAIT, seconds))
+        return self._ask(client, frames.request(WAIT, seconds=seconds))
 
     def finish(self, client: int, applied: float) -> None:
         """Say when the last answer was applied."""
-        self._ask(client, frames.plain(FINISH, applied))
+        self._ask(client, frames.request(FINISH, seconds=applied))
 
     def close(self) -> None:
         """Close all connections; every client has left."""
@@ -79,7 +79,7 @@ class ClientConversation:
     """A `Conversation` with one client. who: the request that named it."""
 
     def __init__(self, service: Service, who: TransportRequest) -> None:
-        self._service, self._client, self._warm_up = service, who.client, who.warm_up
+        self._service, self._client, self._warm_up = service, who.number, who.warm_up
         self._promised: dict[bool, int | None] = {
             False: None,
             True: 0,

@@ -30,10 +30,7 @@ from raydpzv.wire.messages import pack
 HELLO, FIRST, EXCHANGE, WAIT, FINISH, JOIN, WAKE = range(7)
 """Kinds of requests: which client asks; the first order; an upload; wait for an order; the client leaves; the number of
 a socket on which the server orders; a client of a host wakes."""
-_HELLO = struct.Struct("<Bi?")
-_JOIN = struct.Struct("<BI")
-_WAIT = struct.Struct("<Bd")
-_WAKE = struct.Struct("<Bi")
+_REQUEST = struct.Struct("<Bqd?")
 _EXCHANGE = struct.Struct("<Bdd?dd")
 _UPLOAD = struct.Struct("<iqd?I")
 _ANSWER, _NOTHING, _FAILED = range(3)
@@ -45,35 +42,19 @@ OVERHEAD = 2**16
 
 @dataclass(frozen=True)
 class TransportRequest:
-    """A client's request. number: of a socket (JOIN); seconds: of a wait, or when the last answer was applied."""
+    """A request. number: of the client, host or socket; seconds: of a wait, or when the last answer was applied."""
 
     kind: int
-    client: int = 0
-    warm_up: bool = False
+    number: int = 0
     seconds: float = 0.0
+    warm_up: bool = False
     upload: Upload | None = None
     how: Activation | None = None
-    number: int = 0
 
 
-def hello(client: int, warm_up: bool) -> tuple[bytes, ...]:
-    """Return the frame that says which client asks, and whether it only warms up."""
-    return (_HELLO.pack(HELLO, client, warm_up),)
-
-
-def join(number: int) -> tuple[bytes, ...]:
-    """Return the frame that says which of the sockets that the server expects this is."""
-    return (_JOIN.pack(JOIN, number),)
-
-
-def plain(kind: int, seconds: float = 0.0) -> tuple[bytes, ...]:
+def request(kind: int, number: int = 0, seconds: float = 0.0, *, warm_up: bool = False) -> tuple[bytes, ...]:
     """Return the frame of a request without an upload."""
-    return (_WAIT.pack(kind, seconds),)
-
-
-def wake(client: int) -> tuple[bytes, ...]:
-    """Return the frame that says that a client of a host wakes."""
-    return (_WAKE.pack(WAKE, client),)
+    return (_REQUEST.pack(kind, number, seconds, warm_up),)
 
 
 def exchange(upload: Upload, how: Activation, applied: float) -> tuple[bytes, ...]:
@@ -91,22 +72,13 @@ def read_request(frame: memoryview) -> TransportRequest:
 
 def _read_request(frame: memoryview) -> TransportRequest:
     kind = frame[0]
-    if kind == HELLO:
-        _, client, warm_up = _HELLO.unpack(frame)
-        return TransportRequest(kind, client, warm_up)
-    if kind == JOIN:
-        return TransportRequest(kind, number=_JOIN.unpack(frame)[1])
-    if kind == WAKE:
-        return TransportRequest(kind, _WAKE.unpack(frame)[1])
-    if kind in (FIRST, WAIT, FINISH):
-        return TransportRequest(kind, seconds=_WAIT.unpack(frame)[1])
-    if kind != EXCHANGE:
+    if kind == EXCHANGE:
+        _, due, woke, late, sent, applied = _EXCHANGE.unpack_from(frame)
+        upload, how = read_upload(frame[_EXCHANGE.size :]), Activation(due, woke, late, sent)
+        return TransportRequest(kind, upload.client, applied, upload=upload, how=how)
+    if kind > WAKE:
         raise ValueError(f"no request is of kind {kind}")
-    _, due, woke, late, sent, applied = _EXCHANGE.unpack_from(frame)
-    upload = read_upload(frame[_EXCHANGE.size :])
-    return TransportRequest(
-        kind, upload.client, seconds=applied, upload=upload, how=Activation(due, woke, late, sent)
-    )
+    return TransportRequest(*_REQUEST.unpack(frame))
 
 
 def answered(answer: Answer) -> tuple[bytes, ...]:

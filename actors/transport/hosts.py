@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from actors.transport import frames, work
 from actors.transport.clients import check_size
 from actors.transport.connection import connect
-from actors.transport.frames import EXCHANGE, WAKE, TransportRequest
+from actors.transport.frames import EXCHANGE, HELLO, WAKE, TransportRequest
 from actors.transport.sockets import TransportAddress
 from raydpzv.errors import TransportError
 from raydpzv.methods.roles import Order, Upload
@@ -20,11 +20,11 @@ class HostConnection:
     """A `raydpzv.sim.pull.PullConnection`. Raises as `Connection.ask` does, and whatever the server raises."""
 
     def __init__(self, server: Any, address: TransportAddress | None, timeout: float, host: int) -> None:
-        self._connection = connect(server, address, timeout, frames.hello(host, False))
+        self._connection = connect(server, address, timeout, frames.request(HELLO, host))
 
     def wake(self, client: int) -> Order | None:
         """Return a client's order; None: the run is over."""
-        answer = self._connection.ask(frames.wake(client), f"the server's answer to client {client}")
+        answer = self._connection.ask(frames.request(WAKE, client), f"the server's answer to client {client}")
         task = work.read_task(answer)
         return task.orders[0] if task else None
 
@@ -68,7 +68,7 @@ class HostConversation:
         """Return the answer's frame."""
         request = frames.read_request(frame)
         if request.kind == WAKE:
-            order = self._service.wake(request.client)
+            order = self._service.wake(request.number)
             if order is None:
                 return frames.answered(Answer(None, True))
             self._promised[order.client] = order.upload_bytes

@@ -204,7 +204,7 @@ class TaskPort:
     def join(self, address: TransportAddress, number: int) -> None:
         """Open a socket on which the server orders; number: of this connection at the server."""
         self._socket = dial(address, LONGEST_WAIT)
-        self._socket.send(*frames.join(number))
+        self._socket.send(*frames.request(frames.JOIN, number))
 
     def serve_orders(self) -> None:
         """Do the server's tasks on that socket one by one until no task follows. Raises TransportError if it breaks."""

@@ -14,13 +14,20 @@ from actors.transport import frames
 from actors.transport.clients import ClientConnection
 from actors.transport.peers import TaskPort
 from actors.transport.sockets import TransportAddress
-from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.methods.roles import Order, Rebuildable, Upload
+from raydpzv.sim.client_threads import run_together
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
-from raydpzv.sim.wall import NOTHING_APPLIED, ClientLoop, LegBegin, ServerConnection, saved_state
+from raydpzv.sim.wall import (
+    NOTHING_APPLIED,
+    ClientLoop,
+    ClientStart,
+    SegmentStart,
+    ServerConnection,
+    saved_state,
+)
 
 if TYPE_CHECKING:
     from raydpzv.experiment.release_ledger import Past
@@ -63,15 +70,15 @@ class ClientActor(TaskPort):
         origin: float,
         timeout: float,
         lane: TransportAddress | None,
-        leg: LegBegin,
+        segment: SegmentStart,
     ) -> None:
         """Let every client here live its own loop until the run is over (wall clock).
 
-        lane: where the server listens; None: it is called through Ray. leg: that begins now, or which an actor in the
-        place of a lost one joins.
+        lane: where the server listens; None: it is called through Ray. segment: that starts now, or that the actor
+        joins in the place of a lost one.
         """
         with closing(ClientConnection(server, lane, timeout)) as port:
-            self._run(port, timing, WallClock(origin), timeout, leg)
+            self._run(port, timing, WallClock(origin), timeout, segment)
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
         order = frames.read_answer(frame).order
@@ -81,15 +88,16 @@ class ClientActor(TaskPort):
         return self._roles[order.client].process(order)
 
     def _run(
-        self, port: ServerConnection, timing: Timing, clock: WallClock, timeout: float, leg: LegBegin
+        self, port: ServerConnection, timing: Timing, clock: WallClock, timeout: float, segment: SegmentStart
     ) -> None:
-        after = clock.now() if self._uploads else leg.after
-        works = {**leg.served, **self._uploads}
+        starts = {client: segment.of(client) for client in self._roles}
+        if self._uploads:  # of rebuilt clients
+            starts = {
+                m: ClientStart(clock.now(), self._uploads.get(m, start.works)) for m, start in starts.items()
+            }
         self._loops = {
             client: ClientLoop(
-                *(client, role, port, timing, clock, timeout, self._locks[client]),
-                after=after,
-                works=works.get(client, 0),
+                *(client, role, port, timing, clock, timeout, self._locks[client]), start=starts[client]
             )
             for client, role in self._roles.items()
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -10,14 +10,10 @@ import numpy as np
 
 from actors.cluster import OBJECT_STORE, connected
 from actors.driver import (
-    CONTROL_TIMEOUT,
-    HEAD_START,
-    LOOK,
     STARTING_RAY,
     Driver,
     RunHooks,
     drive,
-    is_ray_error,
     translated,
 )
 from actors.ledger_control import LedgerControl
@@ -34,9 +30,8 @@ from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.release import Spent
-from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
-from raydpzv.sim.virtual import NOBODY_WAKES
+from raydpzv.sim.interfaces import FIRST_EVALUATION, Status
+from raydpzv.sim.wall import EvaluationSchedule
 
 _ENDING = 5.0
 """Seconds that a run that broke off has to end what it does."""
@@ -91,40 +86,34 @@ def _actor_set(
 class _Driver(Driver):
     """Of a vertical run: one server actor and client actors."""
 
-    def __init__(
-        self,
-        experiment: PreparedVertical,
-        actor_set: ActorSet,
-        watch: RunHooks,
-    ) -> None:
-        super().__init__(actor_set.server, watch)
-        self._experiment, self._actor_set = experiment, actor_set
-        self._timeout = experiment.spec.resources.timeout
-        folder = watch.writer.folder
+    def __init__(self, prepared: PreparedVertical, actor_set: ActorSet, hooks: RunHooks) -> None:
+        super().__init__(actor_set.server, hooks, prepared.spec)
+        self._prepared, self._actor_set = prepared, actor_set
+        folder = hooks.writer.folder
         self._keeps = folder is not None and not folder.is_recomputed
         self._checkpoint = folder.checkpoint() if folder and self._keeps else None
-        self._ledger_control = LedgerControl(actor_set, experiment.plan(), folder, self._timeout)
-        self._losses = watch.restarts.count
+        self._ledger_control = LedgerControl(actor_set, prepared.plan(), folder, self._timeout)
+        self._losses = hooks.restarts.count
         self._virtual: list[Any] = []
         self._unfinished = False
         self._lane: TransportAddress | None = None
-        self._loops: dict[Any, int] = {}
-        self._start: Callable[[int], None] = lambda actor: None
 
     def _work(self) -> None:
+        server, actors = self._server, self._actor_set.actors
         self._ledger_control.open()
-        if self._experiment.spec.clock.kind == "virtual":
-            if self._actor_set.actors and self._experiment.spec.resources.lane != "ray":
-                open_transport(
-                    self._server, self._actor_set.actors, self._timeout, len(self._actor_set.actors)
-                )
-            self._callbacks.status(Status(stage=FIRST_EVALUATION))
-            parties = self._actor_set.actors, self._actor_set.held
-            self._virtual = [self._server.run_virtual.remote(*parties, self._checkpoint, keeps=self._keeps)]
+        begin = server.begin.remote(self._checkpoint, keeps=self._keeps)
+        get(begin, self._timeout, "the server to begin")
+        virtual = self._spec.clock.kind == "virtual"
+        if actors and self._spec.resources.lane != "ray":
+            peers = len(actors if virtual else self._actor_set.holder)
+            self._lane = open_transport(server, actors, self._timeout, peers)
+        if virtual:
+            self._hooks.callbacks.status(Status(stage=FIRST_EVALUATION))
+            self._virtual = [server.run_virtual.remote(actors, self._actor_set.held)]
             self._await(self._virtual[0])
         else:
             self._note_clocks(self._clients())
-            self._wall(self._actor_set)
+            self._wall()
             self._note_clocks(self._clients())
 
     def leave(self) -> None:
@@ -153,94 +142,57 @@ class _Driver(Driver):
             new = self._actor_set.replace(a, pasts) if self._may_replace() else None
             self._control(self._server.bring.remote(a, new), "the server to go on")
 
+    def _workers(self) -> Sequence[Any]:
+        return self._actor_set.actors
+
     def _rescue(self) -> None:
         """End what still goes on first, so that the account holds what is sent until then."""
         import ray
 
-        try:
-            get(self._server.stop.remote("the run broke off"), _ENDING, "the server to stop")
-            if self._loops:
-                self._stop_clients(self._actor_set, _ENDING)
-        except Exception as error:
-            if not is_ray_error(error):
-                raise
+        self._rescued(self._stop_all, None)
         work = [*self._virtual, *self._loops]
         self._unfinished = bool(work and ray.wait(work, num_returns=len(work), timeout=_ENDING)[1])
         super()._rescue()
+
+    def _stop_all(self) -> None:
+        get(self._server.stop.remote("the run broke off"), _ENDING, "the server to stop")
+        if self._loops:
+            self._stop_loops(_ENDING)
 
     def _rescued_spent(self) -> Spent | None:
         """Return the account, unless something may still be released after it is asked for."""
         return None if self._unfinished else super()._rescued_spent()
 
-    def _wall(self, actor_set: ActorSet) -> None:
-        import ray
+    def _bring_segment(self) -> Any:
+        return self._server.bring_segment.remote(self._actor_set.actors, self._actor_set.held)
 
-        spec = self._experiment.spec
-        if spec.resources.lane != "ray":
-            self._lane = open_transport(
-                actor_set.server, actor_set.actors, self._timeout, len(actor_set.holder)
-            )
-        self._callbacks.status(Status(stage=WARM_UP))
-        self._warm_up(actor_set)
-        parties = actor_set.actors, actor_set.held
-        self._await(actor_set.server.bring_leg.remote(*parties, self._checkpoint, keeps=self._keeps))
-        leg = self._control(actor_set.server.leg.remote(), "where the leg begins")
-        clock = WallClock.starting_in(HEAD_START, leg.time)
-        self._control(actor_set.server.open_wall.remote(clock.origin), "the server to open")
-        timing, timeout, lane = self._experiment.timing, spec.resources.timeout, self._lane
+    def _open_wall(self, origin: float) -> Any:
+        self._evaluations = EvaluationSchedule(self._spec.evaluate.every, self._segment.evaluated)
+        self._first_evaluation = self._segment.number == 1
+        return self._server.open_wall.remote(origin)
 
-        def start(a: int) -> None:
-            loop = actor_set.actors[a].run.remote(actor_set.server, timing, clock.origin, timeout, lane, leg)
-            self._loops[loop] = a
+    def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
+        timing, origin = self._prepared.timing, self._clock.origin
+        actor = self._actor_set.actors[worker]
+        return actor.run.remote(self._server, timing, origin, self._timeout, self._lane, self._segment)
 
-        self._start = start
-        self._keep(due=True)
-        for a in range(len(actor_set.actors)):
-            start(a)
-        if leg.number == 1:
-            self._evaluate(actor_set)
-        evaluated, told = leg.evaluated // spec.evaluate.every, False
-        while self._loops:
-            self._keep()
-            for loop in ray.wait(list(self._loops), timeout=LOOK)[0]:
-                self._ended(loop)
-            self._poll()
-            if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
-                actor_set.server.stop.remote(f"the budget of {spec.budget.seconds:g} seconds is spent")
-            if self._status.stop_reason and not told:
-                told = True
-                self._stop_clients(actor_set, CONTROL_TIMEOUT)
-            elif not told and self._status.updates // spec.evaluate.every > evaluated:
-                evaluated = self._status.updates // spec.evaluate.every
-                self._evaluate(actor_set)
-        self._start = lambda actor: None
-        self._control(actor_set.server.stop.remote(NOBODY_WAKES), "the server to stop")
-        self._control(actor_set.server.close.remote(), "the server to close")
-        if self._status.stop_reason == USER:
-            self._keep(due=True)
-        self._evaluate(actor_set)
-
-    def _keep(self, *, due: bool = False) -> None:
-        """Have a checkpoint taken (wall clock), see `_keep_leg`."""
+    def _keep_segment(self, *, due: bool = False) -> None:
         if self._keeps:
-            holders = {m: self._actor_set.actors[a] for m, a in self._actor_set.holder.items()}
-            self._keep_leg(holders, due=due)
+            super()._keep_segment(due=due)
 
-    def _stop_clients(self, actor_set: ActorSet, timeout: float) -> None:
-        """Tell all client actors that the run is over; of one that is lost, the end of its loop will tell."""
-        for call in [actor.stop.remote() for actor in actor_set.actors]:
-            try:
-                get(call, timeout, "the clients to stop")
-            except Exception as error:
-                if not lost(error):
-                    raise
+    def _keep_arguments(self) -> list[Any]:
+        return [{m: self._actor_set.actors[a] for m, a in self._actor_set.holder.items()}]
 
-    def _warm_up(self, actor_set: ActorSet) -> None:
-        """Let throw-away parties in all actors make a run's first exchanges, see `raydpzv.experiment.warm_up`."""
-        server, clients = actor_set.server, sorted(actor_set.holder)
+    def _look(self) -> None:
+        if self._first_evaluation or self._evaluations.due(self._status.updates):
+            self._first_evaluation = False
+            self._evaluate()
+
+    def _warm_up(self) -> None:
+        server, actors, clients = self._server, self._actor_set.actors, sorted(self._actor_set.holder)
         try:
             get(server.open_warm_up.remote(clients), self._timeout, "the server's warm-up")
-            calls = [actor.warm_up.remote(server, self._timeout, self._lane) for actor in actor_set.actors]
+            calls = [actor.warm_up.remote(server, self._timeout, self._lane) for actor in actors]
             found = {
                 client: upload
                 for uploads in get(calls, self._timeout, "the clients' warm-up")
@@ -253,12 +205,12 @@ class _Driver(Driver):
                 raise
             # what diverges on rows of zeros diverges in the run, which puts it on record
 
-    def _evaluate(self, actor_set: ActorSet) -> None:
+    def _evaluate(self) -> None:
         uploads = self._ask("evaluate_wall", "held-out embeddings")
-        get(actor_set.server.evaluate.remote(uploads), self._timeout, "an evaluation")
+        get(self._server.evaluate.remote(uploads), self._timeout, "an evaluation")
 
     def _models(self) -> dict[str, np.ndarray]:
-        server, clients = self._server, range(self._experiment.spec.split.clients)
+        server, clients = self._server, range(self._spec.split.clients)
         head = get(server.parameters.remote(), self._timeout, "the parameters of the server")
         if self._actor_set.actors:
             found = self._ask("parameters", "parameters")
@@ -267,7 +219,7 @@ class _Driver(Driver):
             found = get(waiting, self._timeout, "the parameters of the clients")
         return {"server": head} | {f"client {m}": values for m, values in zip(clients, found, strict=True)}
 
-    def _facts(self) -> Mapping[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         facts = dict(self._ledger_control.facts())
         taken = self._control(self._server.checkpoint_facts.remote(), "what checkpoints cost")
         if taken:
@@ -303,35 +255,23 @@ class _Driver(Driver):
             return ""
         return f" (given up: client {client} made {counts[client]} of {sum(counts)} updates)"
 
-    def _ended(self, loop: Any) -> None:
-        """A client actor's loop is over: the run is, or the actor was lost (wall clock)."""
-        import ray
-
-        actor = self._loops.pop(loop)
-        try:
-            ray.get(loop)
-        except Exception as error:
-            if not lost(error):
-                self._poll()  # a server that is lost ends the lines to it: then it is that what is to be told
-                raise
-            self._rejoin(actor, error)
-
-    def _rejoin(self, actor: int, error: Exception) -> None:
-        """Make a lost actor again, its clients rebuilt from all answers on record, and let them go on."""
+    def _rejoin(self, worker: int, error: Exception) -> None:
+        """Make a lost actor again, its clients rebuilt from all answers on record, and let them continue."""
         if not self._may_replace():
             raise error
-        self._loops = {loop: a for loop, a in self._loops.items() if a != actor}
-        new = self._actor_set.replace(actor, self._server.pasts.remote(actor, self._actor_set.held[actor]))
-        # not waited for: the others go on meanwhile, and this one begins when it is ready
-        self._server.open_warm_up.remote(self._actor_set.held[actor])
+        self._loops = {loop: a for loop, a in self._loops.items() if a != worker}
+        held = self._actor_set.held[worker]
+        new = self._actor_set.replace(worker, self._server.pasts.remote(worker, held))
+        # not waited for: the others go on meanwhile, and this one starts when it is ready
+        self._server.open_warm_up.remote(held)
         new.warm_up.remote(self._server, self._timeout, self._lane)
-        self._start(actor)
+        self._start_loop(worker, rejoins=True)
 
     def _may_replace(self) -> bool:
         """Count a loss that is made up for; False if clients cannot be rebuilt here or too many actors were lost."""
-        if not self._ledger_control.kept or self._losses >= self._experiment.spec.resources.restarts:
+        if not self._ledger_control.kept or self._losses >= self._spec.resources.restarts:
             return False
-        if self._restarts.possible and not self._actor_set.place.stands():
+        if self._hooks.restarts.possible and not self._actor_set.place.stands():
             return False  # with a machine its shares went: all actors are placed anew
         self._losses += 1
         return True

@@ -1,4 +1,4 @@
-"""The server actor: holds the server's role and, with the virtual clock, the whole loop."""
+"""The server actor of vertical runs: holds the server's role and, with the virtual clock, the whole loop."""
 
 from __future__ import annotations
 
@@ -9,40 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from actors.device import claim_device
-from actors.ledger_client import RelayedLedger
+from actors.ledger_actor import RelayedLedger
 from actors.remote import get
-from actors.report_barrier import ReportPort
+from actors.server_actor import ServerActor
 from actors.transport.clients import ClientConversation
 from actors.transport.frames import load_upload
 from actors.transport.peers import CallPeers
-from actors.transport.port import TransportPort
 from actors.vertical.executor import RayExecutor
 from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
-from raydpzv.experiment.release_ledger import LedgerServer, Past, with_ledger
+from raydpzv.experiment.release_ledger import Past
+from raydpzv.experiment.run_vertical import VerticalCore
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.privacy.release import Spent
-from raydpzv.records.checkpoint import Checkpoint, Piece
-from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.records.party_checkpoints import PartyCheckpoints
-from raydpzv.records.recorder import Recorder
-from raydpzv.segments.wall_segment import WallLeg
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.executor import Executor, LocalExecutor, split_score
-from raydpzv.sim.interfaces import Activation, Status
-from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import VirtualRun
-from raydpzv.sim.wall import Answer, LegBegin, LockedServerLoop, SavedClient
+from raydpzv.sim.executor import LocalExecutor
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.wall import Answer, LockedServerLoop, SavedClient
 from raydpzv.wire.messages import Start
 
 
-class VerticalServerActor(ReportPort, TransportPort):
+class VerticalServerActor(ServerActor):
     """Plain class; `actors.vertical.driver` wraps it.
 
     Uploads are served one at a time. Each runs in the thread of its socket, or as a call in a concurrency group with a
@@ -50,116 +41,53 @@ class VerticalServerActor(ReportPort, TransportPort):
     while a service or the virtual loop runs. Checkpoints under the wall clock wait for clients, in a fourth group.
     """
 
-    CONTROL = (
-        *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *(
-            "leave",
-            "note_clocks",
-            *TransportPort.TRANSPORT_CALLS,
-            *ReportPort.CALLS,
-        ),
-    )
+    CONTROL = (*ServerActor.CONTROL, "evaluate", "wanted", "bring", "facts", "leave")
     WAITING = ("ask",)
-    KEEPING = ("keep_leg",)
+    core: VerticalCore
 
-    def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
-        ReportPort.__init__(self)
-        TransportPort.__init__(self, partial(ClientConversation, self), experiment.spec.resources.timeout)
-        self._device = claim_device(gpus)
-        self._experiment = experiment
-        self._privacy_filter = experiment.privacy_filter()
-        self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
-        self._role = experiment.server.make(self._device)
-        self._server_loop = ServerLoop(
-            *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate)
-        )
-        self._stopping = threading.Event()
+    def __init__(self, prepared: PreparedVertical, gpus: float) -> None:
+        super().__init__(prepared, gpus, partial(ClientConversation, self))
+        self._prepared = prepared
+        self._role = prepared.server.make(self._device)
+        self._local = [factory.make(self._device) for factory in prepared.clients]
         self._serving = threading.Lock()
-        self._pace: CheckpointPolicy | None = None
-        self._pieces: list[Piece] = []
-        self._lock = threading.Lock()  # of the pieces
-        self._wall: LockedServerLoop | None = None
-        self._clock: WallClock | None = None
-        self._leg: WallLeg | None = None
         self._warm_up: WarmUpServer | None = None
         self._header: Header | None = None
         self._ledger: Ledger | None = None
-        self._ledger_server: LedgerServer | None = None
-        self._replacements = ReplacementQueue(experiment.spec.resources.timeout)
+        self._replacements = ReplacementQueue(self._timeout)
         self._returned: set[int] = set()
-        self._local = [factory.make(self._device) for factory in experiment.clients]
 
     def keep(self, path: Path | None, header: Header, relay: Any | None) -> None:
-        """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before the run."""
+        """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before `begin`."""
         self._header = header
         if relay is None:
             self._ledger = begin_ledger(path, header)
         else:
-            relayed = RelayedLedger(relay, header, self._experiment.spec.resources.timeout)
+            relayed = RelayedLedger(relay, header, self._timeout)
             relayed.adopt()
             self._ledger = relayed
-        self._server_loop.server = with_ledger(self._experiment, self._role, self._ledger)
-        self._ledger_server = (
-            self._server_loop.server if isinstance(self._server_loop.server, LedgerServer) else None
-        )
 
-    def run_virtual(
-        self,
-        actors: Sequence[Any],
-        held: Sequence[Sequence[int]],
-        checkpoint: Checkpoint | None = None,
-        *,
-        keeps: bool = False,
-    ) -> None:
-        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here.
+    def begin(self, checkpoint: Checkpoint | None, *, keeps: bool) -> None:
+        """Start at the run's start (None) or at a checkpoint; keeps: whether checkpoints are taken."""
+        controls = self._controls(keeps=keeps)
+        self.core = VerticalCore(self._prepared, self._role, self._ledger, self._queue, controls, checkpoint)
 
-        checkpoint: go on from there; keeps: checkpoints are wanted.
-        """
-        self._pace = self._experiment.pace() if keeps else None
+    def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
+        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
         if not actors:
-            self._run_virtual(LocalExecutor(self._local), checkpoint)
+            self._run_core(LocalExecutor(self._local))
             return
-        timeout = self._experiment.spec.resources.timeout
-        peers = self._peers(actors, timeout, "client actor")
-        if self._ledger_server:
-            recovering = RecoveringExecutor(peers, held, self, self._replacements)
-            self._run_virtual(recovering, checkpoint)
+        peers = self._peers(actors, self._timeout, "client actor")
+        if self.core.ledger_server:
+            self._run_core(RecoveringExecutor(peers, held, self, self._replacements))
         else:
-            self._run_virtual(RayExecutor(peers, held), checkpoint)
+            self._run_core(RayExecutor(peers, held))
         peers.finish()
         self.close_transport()
 
-    def _run_virtual(self, host: Executor, checkpoint: Checkpoint | None) -> None:
-        spec = self._experiment.spec
-        kept = self._ledger_server
-        roles = PartyCheckpoints(kept or self._role, host, spec.split.clients, kept.past if kept else None)
-        run = VirtualRun(
-            self._server_loop,
-            host,
-            self._experiment.timing,
-            score=split_score(self._role, host, spec.split.clients),
-            evaluate_every=spec.evaluate.every,
-            stop=self._stopping,
-            tick=lambda: self._keep(roles, run, due=False),
-            stopped=lambda: self._keep(roles, run, due=True),
-            state=roles.go_on(checkpoint),
-        )
-        run.run()
-
-    def _keep(self, roles: PartyCheckpoints, run: VirtualRun, *, due: bool) -> None:
-        """Hand over rows and, if it is due, that the run can go on after them: not after its last update."""
-        loop, pace = self._server_loop, self._pace
-        if pace is None or loop.stop_reason is not None or not (due or pace.due(loop.updates)):
-            return
-        pace.begin()
-        checkpoint = roles.take(run)
-        with self._lock:
-            self._pieces.append((self._recorder.drain(), checkpoint))
-        loop.checkpointed(pace.taken(loop.updates, 0))
-
     def open_warm_up(self, clients: Sequence[int]) -> None:
         """Set up a throw-away server for throw-away clients of these numbers."""
-        self._warm_up = WarmUpServer(self._experiment, self._device, self._header, clients)
+        self._warm_up = WarmUpServer(self._prepared, self._device, self._header, clients)
 
     def close_warm_up(self, uploads: Sequence[bytes]) -> None:
         """Evaluate throw-away clients' embeddings, in client order, and drop the server."""
@@ -167,58 +95,26 @@ class VerticalServerActor(ReportPort, TransportPort):
             self._warm_up.finish([load_upload(upload) for upload in uploads])
         self._warm_up = None
 
-    def bring_leg(
-        self,
-        actors: Sequence[Any],
-        held: Sequence[Sequence[int]],
-        checkpoint: Checkpoint | None,
-        *,
-        keeps: bool,
-    ) -> None:
-        """Bring roles to where a leg begins under the wall clock; parameters as of `run_virtual`."""
-        experiment = self._experiment
-        self._pace = experiment.pace() if keeps else None
-        clients = experiment.spec.split.clients
-        self._leg = WallLeg(self._server_loop, self._recorder, clients, checkpoint, self._ledger_server)
-        self._leg.bring(RayExecutor(CallPeers(actors, experiment.spec.resources.timeout), held))
-
-    def leg(self) -> LegBegin:
-        """Return where the leg begins that roles were brought to."""
-        return self._begun().place
+    def bring_segment(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
+        """Bring roles to where a segment starts under the wall clock; parameters as of `run_virtual`."""
+        self.core.bring_segment(RayExecutor(CallPeers(actors, self._timeout), held))
 
     def open_wall(self, origin: float) -> None:
-        """Open for clients under the wall clock, for a leg that roles were brought to."""
-        timing, clients = self._experiment.timing, self._experiment.spec.split.clients
-        self._clock, leg = WallClock(origin), self._begun()
-        leg.begin(origin)
-        self._wall = LockedServerLoop(
-            self._server_loop,
-            self._clock,
-            lambda which: timing.service.of(0, which),
-            clients,
-            self._experiment.barrier,
-            orders=leg.orders,
-            served=leg.place.served,
-        )
+        """Open for clients under the wall clock, for a segment that roles were brought to."""
+        self.core.open_wall(WallClock(origin))
 
-    def keep_leg(self, actors: Mapping[int, Any], *, due: bool) -> None:
-        """Take a checkpoint from which the next leg can begin (wall clock), if it is `due` or the time has come.
+    def keep_segment(self, actors: Mapping[int, Any], *, due: bool) -> None:
+        """Take a checkpoint from which the next segment can start (wall clock), see `RunCore.keep_segment`.
 
-        actors: who holds each client. Nothing is served meanwhile, so that server and clients are at one moment.
+        actors: who holds each client.
         """
-        pace, loop, leg = self._pace, self._server_loop, self._begun()
-        if pace is None or not (due or (loop.stop_reason is None and pace.due(loop.updates))):
-            return
-        timeout = self._experiment.spec.resources.timeout
-        pace.begin()
-        with self._open().halted() as under_way:
-            asked = [actor.saved.remote(m) for m, actor in sorted(actors.items()) if leg.needs_clients]
-            found = get(asked, timeout, "the clients' states for a checkpoint")
-            saved = [SavedClient(load_upload(state).body, applied) for state, applied in found]
-            piece = self._recorder.drain(), leg.take(under_way, saved)
-            with self._lock:
-                self._pieces.append(piece)
-        loop.checkpointed(pace.taken(loop.updates, 0))
+
+        def saved() -> list[SavedClient]:
+            asked = [actor.saved.remote(m) for m, actor in sorted(actors.items())]
+            found = get(asked, self._timeout, "the clients' states for a checkpoint")
+            return [SavedClient(load_upload(state).body, applied) for state, applied in found]
+
+        self.core.keep_segment(saved, due=due)
 
     def first(self, client: int, warm_up: bool) -> Answer:
         """Return a client's first order; a rebuilt client is told to start."""
@@ -234,9 +130,9 @@ class VerticalServerActor(ReportPort, TransportPort):
     def exchange(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
         """Serve one upload; an upload that was served before gets the same answer."""
         with self._serving:
-            wall = self._open(warm_up)
-            if not warm_up and self._ledger_server and (order := self._ledger_server.again(upload)):
-                return Answer(order, self._server_loop.stop_reason is not None)
+            wall, ledger_server = self._open(warm_up), None if warm_up else self.core.ledger_server
+            if ledger_server and (order := ledger_server.again(upload)):
+                return Answer(order, self.core.server_loop.stop_reason is not None)
             try:
                 return wall.exchange(upload, how, applied)
             except BaseException:
@@ -259,18 +155,18 @@ class VerticalServerActor(ReportPort, TransportPort):
     def close(self) -> None:
         """Record what was left open, and end the connections (wall clock)."""
         self._open().close()
-        self.close_transport()
+        super().close()
 
     def past(self, client: int, before: Order | None) -> Past:
         """Return what a client is rebuilt from, to what it was before an order."""
-        assert self._ledger_server is not None
-        return self._ledger_server.past(client, before)
+        assert self.core.ledger_server is not None
+        return self.core.ledger_server.past(client, before)
 
     def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
         """Record that the clients of a lost actor were rebuilt."""
         made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
-        now = self._clock.now() if self._clock else self._server_loop.status().time
-        self._recorder.emit(
+        now = self.core.clock.now() if self.core.clock else self.core.status().time
+        self.core.recorder.emit(
             "fault",
             time=now,
             party=f"client actor {actor}",
@@ -279,15 +175,9 @@ class VerticalServerActor(ReportPort, TransportPort):
             + self._silent(pasts, now),
         )
 
-    def note_clocks(self, offsets: Sequence[Mapping[str, Any]]) -> None:
-        """Record how far clocks are from this machine's; offsets: rows of type `clock` but for their time."""
-        time = self._server_loop.status().time
-        for offset in offsets:
-            self._recorder.emit("clock", time=time, **offset)
-
     def _silent(self, clients: Iterable[int], now: float) -> str:
         """Return for how long nothing was heard of clients under the wall clock, in words."""
-        heard = {m: self._wall.heard(m) for m in clients} if self._wall else {}
+        heard = {m: self.core.wall.heard(m) for m in clients} if self.core.clock else {}
         said = [f"client {m} for {now - last:.3g} s" for m, last in heard.items() if last is not None]
         return f"; not heard of until now: {', '.join(said)}" if said else ""
 
@@ -310,36 +200,10 @@ class VerticalServerActor(ReportPort, TransportPort):
         """Return what summary.json says about the ledger."""
         return ledger_facts(self._ledger)
 
-    def checkpoint_facts(self) -> dict[str, Any]:
-        """Return what summary.json says about checkpoints, their writing apart."""
-        return self._pace.facts() if self._pace else {}
-
     def leave(self) -> None:
         """Release the ledger."""
         if self._ledger:
             self._ledger.close()
-
-    def status(self) -> Status:
-        """Return where the run stands."""
-        return self._server_loop.status()
-
-    def drain(self, *, rest: bool = True) -> list[Piece]:
-        """Return the rows since the last call, and the checkpoints among them; rest: also rows after the last one."""
-        pa.default_memory_pool().release_unused()  # what the calls before took: this one would take more beside it
-        with self._lock:
-            pieces, self._pieces = self._pieces, []
-            return [*pieces, (self._recorder.drain(), None)] if rest else pieces
-
-    def spent(self) -> Spent | None:
-        """Return what was released so far."""
-        return self._privacy_filter.spent()
-
-    def stop(self, reason: str) -> None:
-        """End the run."""
-        self._stopping.set()
-        self._gate.go_on()
-        if self._wall:
-            self._wall.stop(reason)
 
     def parameters(self) -> np.ndarray:
         """Return the head's parameters."""
@@ -349,16 +213,11 @@ class VerticalServerActor(ReportPort, TransportPort):
         """Return the parameters of a client that lives here."""
         return self._local[client].parameters()
 
-    def _begun(self) -> WallLeg:
-        if self._leg is None:
-            raise RuntimeError("no leg is begun: bring_leg comes first")
-        return self._leg
-
     def _open(self, warm_up: bool = False) -> LockedServerLoop:
         if warm_up:
             if self._warm_up is None:
                 raise RuntimeError("nothing is warmed up: open_warm_up comes first")
             return self._warm_up.wall
-        if self._wall is None:
+        if self.core.clock is None:
             raise RuntimeError("the server is not open: open_wall comes first")
-        return self._wall
+        return self.core.wall

@@ -22,7 +22,7 @@ from raydpzv.audit.rerun import check_rerunnable
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.release_ledger import released
-from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.privacy.gdp import mu_of
 
@@ -104,7 +104,7 @@ def _guessed(
     from scipy.special import ndtr
 
     prepared = prepare_vertical(_at(run, epsilon), run.prepared.secret)
-    result = run_vertical(prepared)
+    result = run_local(prepared)
     step()
     (claim,) = (
         c for c in result.summary["epsilon"] if c["adversary"] == "client" and c["relation"] == run.relation

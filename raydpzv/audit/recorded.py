@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.errors import DataError, InputError
@@ -71,7 +71,7 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
             "operator's: give the run's own folder"
         )
     spec = folder.spec()
-    if not isinstance(spec, VerticalScenario):
+    if spec.one_model:
         raise InputError(
             f"{path}: {spec.method.name} is a horizontal method, whose claims no audit here can falsify; an audit "
             "wants a vertical run with privacy.mode set"
@@ -80,7 +80,7 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     if folder.completed_by() is None:
         why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else unended(path)
         raise InputError(f"{path}: this run has not come to its end, so what it releases is not known; {why}")
-    prepared = prepared_again(spec, folder)
+    prepared = prepared_again(cast(VerticalScenario, spec), folder)
     check_same(prepared, folder)
     if prepared.setting is None:
         raise InputError(f"{path}: the run adds no noise and claims no ε; there is nothing to falsify")

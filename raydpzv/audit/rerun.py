@@ -19,7 +19,7 @@ from raydpzv.audit.final_model import evidence
 from raydpzv.audit.lower_bounds import CONFIDENCE, SURE, epsilon_of_guesses, epsilon_of_rates
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.errors import InputError, NotRecomputable, SpecError
-from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import Key
 
@@ -47,7 +47,7 @@ def final_models(prepared: PreparedVertical) -> Mapping[str, np.ndarray]:
     spec = prepared.spec
     often = {"evaluate": spec.evaluate.model_copy(update={"every": max(spec.budget.updates or 1, 1)})}
     quiet = {"record": spec.record.model_copy(update={"staleness": False})}
-    return run_vertical(replace(prepared, spec=spec.model_copy(update=often | quiet))).models
+    return run_local(replace(prepared, spec=spec.model_copy(update=often | quiet))).models
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         why = f"{why}; {said}" if why else said
     return {
         "method": planned.spec.method.name,
-        "multiplier": getattr(planned.spec.privacy, "multiplier", None),
-        "sigma": getattr(planned.spec.privacy, "sigma", None),
+        "multiplier": planned.spec.multiplier,
+        "sigma": planned.spec.sigma,
         "control": planned.line.control,
         "run": planned.folder,
         "status": summary.get("status", "missing"),
@@ -146,7 +146,9 @@ def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
 
 
 def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:
-    counted, lengths = metrics.vector_length(rows["numbers"], spec.split.clients)
+    counted, lengths = (
+        metrics.vector_length(rows["numbers"], spec.split.clients) if spec.one_model else ((), ())
+    )
     numbers = dict(zip(counted, lengths, strict=True))
     series = metrics.accuracy_series(rows["evaluation"], rows["message"])
     rounds, up, down = metrics.bytes_by_round(rows["message"])

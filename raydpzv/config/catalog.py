@@ -77,7 +77,7 @@ def is_horizontal(method: str) -> bool:
     for kind in ("vertical", "horizontal"):
         if METHODS.module_of(method).startswith(f"raydpzv.methods.{kind}."):
             return kind == "horizontal"
-    return bool(METHODS[method].kind == "horizontal")
+    return bool(METHODS[method].one_model)
 
 
 def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:

@@ -27,11 +27,6 @@ def sizes_in_order(spec: VerticalScenario) -> str:
     return " and ".join([*found, *(['clock.kind = "wall"'] if spec.clock.kind == "wall" else [])])
 
 
-def barrier(spec: VerticalScenario) -> int:
-    """Return how many clients' uploads the server waits for before it answers: 1 if nobody waits for another."""
-    return spec.descriptor.barrier(spec.method, spec.split.clients)
-
-
 def round_trips(spec: AnyScenario, bytes_up: int, bytes_down: int) -> list[float]:
     """Return each client's mean seconds from the start of its work to the next, if it never waits for an epoch.
 
@@ -62,4 +57,4 @@ def stands_still(spec: VerticalScenario) -> bool:
     """Tell whether simulated time never passes: enough clients to fill the barrier need none for a round trip."""
     if spec.arrivals.kind != "immediate" or spec.clock.kind == "wall":
         return False
-    return round_trips(spec, 1, 1).count(0.0) >= barrier(spec)
+    return round_trips(spec, 1, 1).count(0.0) >= spec.barrier

@@ -110,7 +110,7 @@ def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
     method = _method(given["name"], where)
     kind = SCENARIOS[method.kind]
     if "users" in tree and "users" not in kind.model_fields:
-        known = ", ".join(name for name in METHODS if METHODS[name].kind == "horizontal")
+        known = ", ".join(name for name in METHODS if METHODS[name].one_model)
         raise SpecError(
             f'users: a table for horizontal methods ({known}), got it with "{given["name"]}" {where.of()}; leave it '
             "out or choose one of them"

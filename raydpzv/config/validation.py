@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ _OF_NOISE = ("epsilon", "multiplier", "delta", "against")
 
 def check(spec: AnyScenario, origin: str) -> None:
     """Raise SpecError for the first contradiction; origin: "(from ...)"."""
-    complaints = _vertical(spec) if isinstance(spec, VerticalScenario) else _horizontal(spec)
+    complaints = _COMPLAINTS[spec.kind](spec)
     for complaint in chain(unordered(spec.method), complaints):
         raise SpecError(f"{complaint} {origin}")
 
@@ -347,11 +347,7 @@ def user_contradictions(spec: HorizontalScenario) -> Iterator[str]:
 
 
 def _unprotected(spec: HorizontalScenario) -> Iterator[str]:
-    known = ", ".join(
-        name
-        for name, method in METHODS.items()
-        if method.kind == "horizontal" and method.users(method.config())
-    )
+    known = ", ".join(name for name, method in METHODS.items() if method.users(method.config()))
     for table, given in (("privacy", spec.privacy), ("budget.epsilon", spec.budget.epsilon)):
         if given is not None:
             yield (
@@ -370,3 +366,6 @@ def _noised(spec: HorizontalScenario, privacy: HorizontalPrivacySection) -> Iter
         yield "budget.updates: wanted with privacy.epsilon (the noise follows from the planned number of releases)"
     if spec.budget.epsilon is not None and privacy.noise == "seeded":
         yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
+
+
+_COMPLAINTS: dict[str, Callable[[Any], Iterator[str]]] = {"vertical": _vertical, "horizontal": _horizontal}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raydpzv.config.timing import barrier
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Client
@@ -43,7 +42,7 @@ def warm_up_loops(
     clients, clock = spec.split.clients, WallClock()
     nothing = DelayModel([0.0] * clients, "constant", Key(0))
     # those of a barrier go on until the server has had enough of everybody; others leave the processors to the rest
-    due = Immediate() if barrier(spec) > 1 else Trace({m: [0.0] * ANSWERS for m in range(clients)})
+    due = Immediate() if spec.barrier > 1 else Trace({m: [0.0] * ANSWERS for m in range(clients)})
     timing = Timing(due, nothing, nothing, instant(clients))
     return [
         ClientLoop(m, role, connection, timing, clock, spec.resources.timeout) for m, role in roles.items()

@@ -38,7 +38,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     said = [experiment.spec.note] if experiment.spec.note else []
     found = [*said, *_unused(experiment), *_late_changes(experiment.spec)]
     found += _of_result(experiment, rows, failed)
-    found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
+    found += _lateness(experiment, rows) if experiment.lateness_by_client else _overall_lateness(rows)
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     found += _silence(experiment, rows) if experiment.spec.clock.kind == "wall" else []
     setting = experiment.setting

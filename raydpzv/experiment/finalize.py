@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
-from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.run_core import RunControls, StopAt
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
 from raydpzv.privacy.release import Spent
@@ -31,7 +31,7 @@ from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
-from raydpzv.segments.started_segments import went_on
+from raydpzv.segments.started_segments import has_restarted
 from raydpzv.settings.party_names import named
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
 from raydpzv.storage.download import link
@@ -53,21 +53,6 @@ class Run:
         if name not in SCHEMAS:
             raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
         return self.tables[name]
-
-
-class StopAt:
-    """Ends a run when somebody wants it to end, or when it has made so many updates."""
-
-    def __init__(self, stop: threading.Event, until: int | None) -> None:
-        self._stop, self._until, self._come = stop, until, False
-
-    def count(self, updates: int) -> None:
-        """Take in how many updates the run has made."""
-        self._come = self._until is not None and updates >= self._until
-
-    def is_set(self) -> bool:
-        """Tell whether the run is to end."""
-        return self._come or self._stop.is_set()
 
 
 @dataclass(frozen=True)
@@ -97,10 +82,9 @@ class RunOptions:
     keep_evaluated: bool = False
     storage: FolderUploader | None = None
 
-    @cached_property
-    def stop_at(self) -> StopAt:
-        """What ends a run under the virtual clock."""
-        return StopAt(self.stop, self.until)
+    def controls(self, *, keeps: bool) -> RunControls:
+        """Return how a run in this process is steered; keeps: whether it takes checkpoints."""
+        return RunControls(StopAt(self.stop, self.until), self.evaluated, keeps, self.keep_evaluated)
 
     @cached_property
     def watch(self) -> Callbacks:
@@ -161,15 +145,6 @@ def fresh_noise(experiment: Prepared) -> bool:
 def contradicts(error: BaseException, folder: RunWriter | None) -> bool:
     """Tell whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
     return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
-
-
-FallBack = Callable[[Any, "RowWriter", ReplayMismatch, float], Any]
-"""(prepared, writer, error, time of the run) to what resumes where a checkpoint contradicts the ledger."""
-
-
-def no_fall_back(prepared: Any, writer: RowWriter, error: ReplayMismatch, time: float) -> Any:
-    """Raise the error: there is nothing else to resume from."""
-    raise error
 
 
 class RowWriter:
@@ -236,6 +211,9 @@ class RowWriter:
             self._bytes = self.folder.write_checkpoint(checkpoint)
             self._seconds += time.monotonic() - begun
         return self._bytes
+
+    def settle(self) -> None:
+        """Do nothing: the checkpoint is written."""
 
     @property
     def checkpoint_seconds(self) -> float:
@@ -333,14 +311,13 @@ class RunFinalizer:
 
     def _whole(self, spent: Spent | None, status: Status, facts: Mapping[str, Any]) -> Spent | None:
         """Return the account; None if the ledger may hold releases that a resumed run has not made again yet."""
-        experiment = self._experiment
-        if not (isinstance(experiment, PreparedHorizontal) and experiment.releases_again):
+        if not self._experiment.releases_again:
             return spent
         return spent if "ledger" in facts and status.updates >= facts["ledger"]["updates"] else None
 
     def _released(self, facts: Mapping[str, Any]) -> int:
         """Return how many releases the ledger holds, if the run has one that holds releases."""
-        kept = self._experiment.spec.kind == "vertical" and "ledger" in facts
+        kept = self._experiment.ledger_of_releases and "ledger" in facts
         return int(facts["ledger"]["pairs"]) if kept else 0
 
     def _summary(
@@ -362,7 +339,7 @@ class RunFinalizer:
         folder = self._writer.folder
         if folder and folder.updates_before:
             rest["updates_before"] = folder.updates_before
-        beyond = folder is not None and went_on(folder)
+        beyond = folder is not None and has_restarted(folder)
         ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, rest, beyond)
         summary = summarise(self._scenario, self._experiment, rows, ending)
         if folder:
@@ -379,7 +356,7 @@ def _rows(**given: list[dict[str, Any]]) -> Rows:
 
 def _pairs(experiment: Prepared) -> list[dict[str, Any]]:
     """Rows that say how many records each user has in each silo; none of a run that protects no users."""
-    parts = experiment.user_parts if isinstance(experiment, PreparedHorizontal) else None
+    parts = experiment.user_parts
     if parts is None:
         return []
     return [

@@ -40,7 +40,9 @@ from raydpzv.sim.virtual import Timing
 from raydpzv.zo.vectors import as_array
 
 if TYPE_CHECKING:  # a host needs neither
+    from raydpzv.ledger.header import Header
     from raydpzv.ledger.ledger import Ledger
+    from raydpzv.records.store import Rows
 
 _MOST_BYTES = 16 * 2**30
 """Memory that separate models of all clients may ask for."""
@@ -79,25 +81,78 @@ class PreparedHorizontal:
     lost: int = 0
     recorded: int = 0
 
+    barrier = 1  # rounds wait for their cohort, which is no lateness; clients that pull wait for nobody
+    ledger_of_releases = lateness_by_client = False
+    averages_after = None
+
     @property
     def setting(self) -> UserReleasePlan | None:
-        """What the claims about privacy are made from; None for a run without noise."""
         return self.privacy.claims if self.privacy else None
 
     @property
     def secret(self) -> int | None:
-        """What the coins of users come from, for the operator alone; None: the run's seed."""
         return self.privacy.secret if self.privacy else None
 
     @property
     def engine(self) -> str:
-        """What computes the model."""
         return self.spec.model.engine
+
+    def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
+        from raydpzv.records import metrics  # a host needs neither
+        from raydpzv.records.lateness import lag_summary
+
+        numbers = rows["numbers"]
+        found = {"updates": updates, "staleness": lag_summary(rows["sync"], rows["service"])}
+        if numbers.num_rows:
+            found["vector_length"] = float(metrics.vector_length(numbers, self.spec.split.clients)[1][-1])
+        return found | self._user_facts(rows)
+
+    def _user_facts(self, rows: Rows) -> dict[str, Any]:
+        """Return how users were protected, of methods that do; {} of others.
+
+        sensitivity: how far one user (add or remove) moves what is released, on the scale on which its noise is σC.
+        took_part: silos in the attempts at rounds, least and mean; attempts: how many there were.
+        """
+        parts, plan, setting = self.user_parts, self.spec.descriptor.users(self.spec.method), self.setting
+        if parts is None or plan is None:
+            return {}
+        tried = rows["attempt"].column("silos").to_numpy()
+        found: dict[str, Any] = {
+            "aggregation": plan.aggregation,
+            "weights": plan.weights,
+            "silos": parts.clients,
+            "users": parts.users,
+            "pairs": len(parts.owners),
+            "sensitivity": setting.clip * setting.moved("add_remove") if setting else None,
+        }
+        if len(tried):
+            took_part = {"least": int(tried.min()), "mean": float(tried.mean())}
+            found |= {"took_part": took_part, "attempts": len(tried)}
+        return {"user_level": found}
+
+    @property
+    def local_device(self) -> str:
+        wanted = self.spec.resources.host_gpus > 0
+        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+    @property
+    def fsync(self) -> bool:
+        return self.spec.record.fsync
+
+    def ledger_header(self) -> Header | None:
+        return self.plan.header() if self.seeded else None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the data that actors are given: all rows, and which client holds each."""
         return self.split.train.nbytes + self.split.test.nbytes + self.parts.nbytes
+
+    def object_store_bytes(self, actors: int) -> int:
+        if self.user_parts is None:
+            return self.nbytes
+        # hosts that get their own rows alone get a copy each of the held-out ones
+        copies = min(self.parts.clients, actors)
+        return self.nbytes + (copies - 1) * (self.split.test.nbytes + self.parts.nbytes)
 
     @cached_property
     def plan(self) -> ModelPlan:
@@ -137,7 +192,6 @@ class PreparedHorizontal:
 
     @property
     def user_parts(self) -> UserParts | None:
-        """Which record is whose, of a method that protects users; None of another."""
         protects = self.spec.descriptor.users(self.spec.method) is not None
         return self.parts if protects and isinstance(self.parts, UserParts) else None
 
@@ -180,45 +234,40 @@ class PreparedHorizontal:
 
     @property
     def releases_again(self) -> bool:
-        """Whether updates beyond a checkpoint are made again of recorded scalars: those of a method that releases them.
-
-        Others compute them again, and the ledger tells if they come out otherwise.
-        """
+        # other methods compute those updates again, and the ledger tells if they come out otherwise
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     @property
+    def awaits_checkpoints(self) -> bool:
+        virtual = self.spec.clock.kind == "virtual"
+        return virtual and self.setting is not None and not self.releases_again
+
+    @property
     def under_way(self) -> int:
-        """Releases that a leg may have made, and lost, of which no record tells: a round, or a sum of each silo."""
+        """Releases that a segment may have made and lost: a round, or a sum of each silo."""
         return self.spec.split.clients if self.asynchronous else 1
 
     @property
-    def unrecorded(self) -> str | None:
-        """What of a run was not kept, so that it cannot be made again: nothing, releases are charged a second time."""
-        return None
+    def counts_segments(self) -> bool:
+        return self.setting is not None
 
     @property
-    def no_leg(self) -> str | None:
-        """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
-        if self.spec.clock.kind == "virtual" or self.seeded:
-            return None
-        return (
-            f"{self.spec.method.name} keeps no ledger, so that its updates after the last checkpoint are lost"
-        )
+    def unrecorded(self) -> str | None:
+        return None  # releases are charged a second time
 
-    def pace(self) -> CheckpointPolicy | None:
-        """Return when checkpoints are due: after every round that is accounted for, so that none is forgotten.
+    @property
+    def no_segment(self) -> str | None:
+        return self.spec.no_segment
 
-        None: of a run of real time that can go on from none.
-        """
+    def checkpoint_policy(self) -> CheckpointPolicy | None:
         record = self.spec.record
-        if self.no_leg:
+        if self.no_segment:
             return None
-        if self.setting and not self.asynchronous:
+        if self.setting and not self.asynchronous:  # none of the rounds is forgotten
             return CheckpointPolicy(None, 1, record.flush)
         return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
-        """Return a fresh privacy account."""
         return privacy_filter(self.setting, self.spec.budget.epsilon, lost=self.lost, sample=self._sample())
 
     def _sample(self) -> Callable[[int], np.ndarray] | None:
@@ -230,27 +279,18 @@ class PreparedHorizontal:
         return lambda round: np.flatnonzero(users_drawn(noise, rate, round))
 
     def budget(self) -> Budget:
-        """Return what ends the run."""
         b = self.spec.budget
         return Budget(b.updates, b.seconds, b.bytes)
 
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
         if self.split.test.times is not None:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
 
-    @property
-    def barrier(self) -> int:
-        """Rounds wait for their cohort, which is no lateness; clients that pull wait for nobody."""
-        return 1
-
     def skipped_rows(self) -> frozenset[str]:
-        """Return the row types that are not kept: none."""
         return frozenset()
 
     def fingerprint(self, key: bytes) -> dict[str, Any]:
-        """Return digests of scenario and data, by which a continuation knows its run, and what its model takes in."""
         arrays = [*self.split.train.arrays, *self.split.held_out]
         return fingerprint(self.spec, arrays, key) | self.plan.facts()
 

@@ -21,12 +21,15 @@ from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.scaling import encoded, scale, scale_by
 from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
-from raydpzv.data.users import Known, check_least, share_users
+from raydpzv.data.users import Known, UserParts, check_least, share_users
 from raydpzv.errors import DataError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
+from raydpzv.ledger.header import Header
 from raydpzv.privacy.release import ReleasePlan
+from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.environment import DATA_DIGEST
+from raydpzv.records.store import Rows
 from raydpzv.registry import DATA_SOURCES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
@@ -40,7 +43,7 @@ TableChange = Callable[[Table], Table]
 
 
 class Prepared(Protocol):
-    """A scenario of either kind with its data loaded and its parties ready."""
+    """A scenario of either kind with its data loaded and its parties ready. It answers for its kind."""
 
     @property
     def spec(self) -> Any:
@@ -69,12 +72,56 @@ class Prepared(Protocol):
 
     @property
     def unrecorded(self) -> str | None:
-        """What of a run came from the operating system and is not kept, so that it cannot be made again; or None."""
+        """What of a run came from the operating system and is not kept, so that it cannot be repeated; or None."""
         ...
 
     @property
-    def no_leg(self) -> str | None:
-        """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
+    def no_segment(self) -> str | None:
+        """Why a run under the wall clock cannot resume as a new segment, or None; None under the virtual clock."""
+        ...
+
+    @property
+    def counts_segments(self) -> bool:
+        """Whether each segment is recorded before it releases anything: its account must count those of lost ones."""
+        ...
+
+    @property
+    def under_way(self) -> int:
+        """Releases that a segment may have made and lost, of which no record tells."""
+        ...
+
+    @property
+    def releases_again(self) -> bool:
+        """Whether a resumed run makes the ledger's updates beyond its checkpoint once more, of recorded scalars."""
+        ...
+
+    @property
+    def awaits_checkpoints(self) -> bool:
+        """Whether each round waits until its checkpoint is written: no other record tells of its releases."""
+        ...
+
+    @property
+    def ledger_of_releases(self) -> bool:
+        """Whether each pair of the ledger is a release that the rows record, too."""
+        ...
+
+    @property
+    def user_parts(self) -> UserParts | None:
+        """Which record is whose, of a method that protects users; None of another."""
+        ...
+
+    @property
+    def lateness_by_client(self) -> bool:
+        """Whether a warning of late epochs names each client: there are few."""
+        ...
+
+    @property
+    def averages_after(self) -> int | None:
+        """After which update of the ledger models go into the mean that is evaluated; None: the newest is evaluated."""
+        ...
+
+    def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
+        """Return what summary.json says of runs of this kind alone. updates: of the server's loop."""
         ...
 
     @property
@@ -85,6 +132,28 @@ class Prepared(Protocol):
     @property
     def barrier(self) -> int:
         """For how many clients' uploads the server waits before it answers."""
+        ...
+
+    @property
+    def local_device(self) -> str:
+        """Where models are computed in this process: "cuda" if a party has a GPU share and there is one, else "cpu"."""
+        ...
+
+    def object_store_bytes(self, actors: int) -> int:
+        """Return the bytes of the data in the object store, once per machine, for so many actors that hold clients."""
+        ...
+
+    @property
+    def fsync(self) -> bool:
+        """Whether the ledger of a run in this process is forced onto the disk with each update."""
+        ...
+
+    def ledger_header(self) -> Header | None:
+        """Return what identifies the run's ledger; None for methods that keep none."""
+        ...
+
+    def checkpoint_policy(self) -> CheckpointPolicy | None:
+        """Return when checkpoints are due; None for a run that can resume from none."""
         ...
 
     def privacy_filter(self) -> PrivacyFilter:
@@ -104,7 +173,7 @@ class Prepared(Protocol):
         ...
 
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the held-out rows: what constant predictions reach."""
+        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
         ...
 
 
@@ -248,9 +317,7 @@ def planned_privacy(spec: AnyScenario, rows: int | None = None) -> ReleasePlan |
     rows: D, training rows; None: as many as the data have. Users are always those of the data. Raises SpecError where
     no noise reaches the ε asked for.
     """
-    if isinstance(spec, HorizontalScenario):
-        return _of_users(spec)
-    return _of_records(spec, rows)
+    return _CLAIMS[spec.kind](spec, rows)
 
 
 def _of_records(spec: VerticalScenario, rows: int | None) -> ReleasePlan | None:
@@ -259,8 +326,12 @@ def _of_records(spec: VerticalScenario, rows: int | None) -> ReleasePlan | None:
     return privacy_setting(spec, rows or _rows_of(spec)).claims
 
 
-def unrecorded(spec: VerticalScenario) -> str | None:
+def unrecorded(spec: AnyScenario) -> str | None:
     """Return what of a scenario's runs will come from the operating system and be kept nowhere, or None."""
+    return _UNRECORDED[spec.kind](spec)
+
+
+def _unrecorded_rows(spec: VerticalScenario) -> str | None:
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return spec.descriptor.unrecorded(spec.method)
     return unrecorded_noise(spec, privacy_setting(spec, _rows_of(spec)))
@@ -274,32 +345,21 @@ def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | N
     return spec.descriptor.unrecorded(spec.method)
 
 
-def no_new_leg(spec: VerticalScenario, *, noised: bool) -> str | None:
-    """Return why a scenario's runs under the wall clock cannot go on as new legs, or None; None of the virtual clock.
-
-    noised: whether [privacy] adds noise.
-    """
-    method, descriptor = spec.method, spec.descriptor
-    if spec.clock.kind == "virtual":
-        return None
-    if descriptor.rule is None:
-        if noised:
-            return (
-                f"{method.name} keeps no ledger of what it releases, so that nobody could tell what was released after "
-                "the last checkpoint"
-            )
-        return descriptor.unreplayable(method)
-    rule = descriptor.rule(method)
-    if rule.gathered > 1 and rule.lr.changes:
-        return "step sizes that change (method.lr_at) hang on uploads that no ledger has where some gather"
-    return None
-
-
-def _of_users(spec: HorizontalScenario) -> ReleasePlan | None:
+def _of_users(spec: HorizontalScenario, rows: int | None) -> ReleasePlan | None:
     if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
         return None
     found = user_privacy(spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed))
     return found.claims if found else None
+
+
+_CLAIMS: dict[str, Callable[[Any, int | None], ReleasePlan | None]] = {
+    "vertical": _of_records,
+    "horizontal": _of_users,
+}
+_UNRECORDED: dict[str, Callable[[Any], str | None]] = {
+    "vertical": _unrecorded_rows,
+    "horizontal": lambda spec: None,  # releases are charged a second time
+}
 
 
 def _rows_of(spec: VerticalScenario) -> int:

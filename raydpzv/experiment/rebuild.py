@@ -1,4 +1,4 @@
-"""Models rebuilt from the initial key and the ledger alone, of either kind of run; and how a horizontal run goes on.
+"""Models rebuilt from the initial key and the ledger alone, of either kind of run; and how a horizontal run resumes.
 
 A rebuild needs no data, no server and no other client. With a snapshot on the way it begins there, and has the same
 bits.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -17,10 +18,10 @@ from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.privacy_setting import has_secret_coins
-from raydpzv.experiment.reexecute import check_new_leg, check_resumable, check_same
-from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.experiment.reexecute import check_new_segment, check_resumable, check_same
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage
@@ -28,7 +29,7 @@ from raydpzv.records.run_folder import RunFolder, last_round
 from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import read_coins
 from raydpzv.records.store import Rows
-from raydpzv.segments.started_segments import legs_begun, note_leg
+from raydpzv.segments.started_segments import note_segment, segments_started
 from raydpzv.storage.download import link_of
 
 
@@ -55,8 +56,7 @@ def rebuild(
     result is not the model that the run ended with.
     """
     folder = RunFolder.open(path, moved)
-    spec = folder.spec()
-    assert isinstance(spec, HorizontalScenario)
+    spec = cast(HorizontalScenario, folder.spec())
     if spec.descriptor.rule is None:
         raise InputError(
             f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
@@ -105,42 +105,38 @@ def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: 
     return max(mine["read"].to_pylist(), default=0)
 
 
-def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedHorizontal, RunWriter, str]:
-    """Return the prepared scenario that goes on, the folder it writes to (locked), and the scenario's name.
+def resuming_horizontal(
+    path: Path, moved: Sequence[str] = (), *, in_place: bool = False
+) -> tuple[PreparedHorizontal, RunWriter, str]:
+    """Return the prepared scenario that resumes, the folder it writes to (locked), and the scenario's name.
 
-    It goes on after the last checkpoint; without one it begins again, to the same bits. Raises InputError as
-    `raydpzv.experiment.reexecute.resuming` does.
+    It resumes after the last checkpoint; without one it starts again (`in_place` or not), to the same bits. Raises
+    InputError as `raydpzv.experiment.reexecute.resuming` does.
     """
-    # first of all: else a leg of another process, begun and lost meanwhile, would not count
+    # first of all: else a segment of another process, started and lost meanwhile, would not count
     folder = RunWriter.locked(path, moved)
     try:
-        spec = folder.spec()
-        assert isinstance(spec, HorizontalScenario)
+        spec = cast(HorizontalScenario, folder.spec())
         check_resumable(folder)
         prepared = prepare_horizontal(spec, read_coins(folder.path) if has_secret_coins(spec) else None)
         check_same(prepared, folder)
-        prepared = gone_back_horizontal(prepared, folder)
+        prepared = restarted_horizontal(prepared, folder)
         folder.go_back()
         delete_scratch_files(path)
-        note_horizontal_leg(prepared, folder)
+        if prepared.counts_segments:
+            note_segment(folder)
     except BaseException:
         folder.__exit__()
         raise
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
 
-def note_horizontal_leg(prepared: PreparedHorizontal, folder: RunFolder) -> None:
-    """Put on record that a leg begins in a folder that this process writes, if what it releases is accounted for."""
-    if prepared.setting:
-        note_leg(folder)
+def restarted_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
+    """Return what resumes in a run's folder, from its last checkpoint or its start; reads alone.
 
-
-def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
-    """Return what goes on in a run's folder, from its last checkpoint or its start; reads alone.
-
-    Raises DataError and InputError where a record is damaged or cannot be gone on from.
+    Raises DataError and InputError where a record is damaged or no run can resume from it.
     """
-    check_new_leg(prepared, folder)
+    check_new_segment(prepared, folder)
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
         # a copy from a storage may hold rows of later rounds, which were read last; these rounds are made again to the
@@ -148,9 +144,9 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
         if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
-    if prepared.setting:  # what was under way may have been released, in each leg that came no further
-        legs = legs_begun(folder) + (folder.checkpoint() is None)
-        prepared = replace(prepared, lost=legs * prepared.under_way)
+    if prepared.counts_segments:  # each segment that wrote no checkpoint may have released what was under way
+        segments = segments_started(folder) + (folder.checkpoint() is None)
+        prepared = replace(prepared, lost=segments * prepared.under_way)
     return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
 
 
@@ -199,7 +195,7 @@ def from_ledger(
     """
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
-    if not isinstance(spec, VerticalScenario):
+    if spec.one_model:
         return rebuild(path, at, client, moved)
     if spec.descriptor.rule is None or not folder.ledger.exists():
         return None
@@ -219,8 +215,7 @@ def rebuild_client(path: Path, client: int, at: int | None = None, moved: Sequen
 
 def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = None) -> Rebuilt:
     """Rebuild several clients' models, as `rebuild_client` does."""
-    spec = folder.spec()
-    assert isinstance(spec, VerticalScenario)
+    spec = cast(VerticalScenario, folder.spec())
     if wrong := [m for m in clients if not 0 <= m < spec.split.clients]:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {wrong[0]}")
     plan, rows = BottomPlan.of(spec, folder.environment()), folder.rows()
@@ -245,7 +240,7 @@ def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) 
     if not folder.ledger.exists():
         return
     spec = folder.spec()
-    if isinstance(spec, HorizontalScenario):
+    if spec.one_model:
         rebuild(folder.path)
         progress("model rebuilt from it", 1, 1)
         return

@@ -17,9 +17,10 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
+from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, compare, recorded, released
-from raydpzv.experiment.run_vertical import local_device, one_thread, parameters
+from raydpzv.experiment.run_vertical import parameters
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.files import sha256
 from raydpzv.keys import Key
@@ -37,7 +38,7 @@ from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.sim.virtual import Scoring, Timing, VirtualRun
 from raydpzv.wire.network import instant
 
 
@@ -122,31 +123,31 @@ def resuming(
 ) -> tuple[PreparedVertical, RunWriter, str]:
     """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
-    It goes on from its last checkpoint; without one everything on record is computed again, bit for bit (that takes
+    It resumes from its last checkpoint. Without one everything on record is computed again, bit for bit (that takes
     its time): beside the record or, with `in_place`, over it, so that checkpoints are taken, where the ledger holds
-    all that was released. Releases on record are given out again, then the run goes on with fresh noise. What only
-    the ledger knows of, since a kill lost its rows, counts as recorded too. All is read and checked before anything
-    is changed. Under the wall clock it goes on as a new leg (`raydpzv.segments.wall_segment`). Raises InputError if the
+    all that was released. Releases on record are given out again, then the run draws fresh noise. What only the ledger
+    knows of, since a kill lost its rows, counts as recorded too. All is read and checked before anything is changed.
+    Under the wall clock it resumes as a new segment (`raydpzv.segments.wall_segment`). Raises InputError if the
     run is complete, is being written by another process, or if its scenario or data are not what they were; DataError
     if rows, ledger or checkpoints are damaged or do not belong together.
     """
     folder = RunWriter.locked(path, moved)
     try:
         checkpoint = folder.checkpoint()
-        goes_back = checkpoint is not None or (in_place and not _releases_beside_ledger(folder))
-        goes_back = goes_back or folder.spec().clock.kind == "wall"
-        if not goes_back:
+        restarts_in_place = checkpoint is not None or (in_place and not _releases_beside_ledger(folder))
+        restarts_in_place = restarts_in_place or folder.spec().clock.kind == "wall"
+        if not restarts_in_place:
             folder.go_beside()
         spec = _vertical(folder)
         check_resumable(folder)
         experiment = prepared_again(spec, folder)
         check_same(experiment, folder)
         check_recomputable(experiment, path)
-        check_new_leg(experiment, folder)
+        check_new_segment(experiment, folder)
         with _ledger(experiment, folder) as ledger:
             releases = _releases_on_record(folder, checkpoint, ledger)
         folder.read_ledger = ledger
-        if goes_back:
+        if restarts_in_place:
             folder.go_back()
         delete_scratch_files(path)
     except BaseException:
@@ -164,13 +165,13 @@ def _releases_beside_ledger(folder: RunFolder) -> bool:
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
-def gone_back(experiment: PreparedVertical, folder: RunWriter) -> PreparedVertical:
-    """Return what goes on in the folder that a run writes, from its last checkpoint or its start; reads alone.
+def restarted(experiment: PreparedVertical, folder: RunWriter) -> PreparedVertical:
+    """Return what resumes in the folder that a run writes, from its last checkpoint or its start; reads alone.
 
-    Raises as `resuming` does where a record is damaged or cannot be gone on from.
+    Raises as `resuming` does where a record is damaged or no run can resume from it.
     """
     check_recomputable(experiment, folder.path)
-    check_new_leg(experiment, folder)
+    check_new_segment(experiment, folder)
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
     with _ledger(experiment, folder) as ledger:
         releases = _releases_on_record(folder, checkpoint, ledger)
@@ -234,11 +235,11 @@ def check_resumable(folder: RunFolder) -> None:
         raise InputError(f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume")
 
 
-def check_new_leg(experiment: Prepared, folder: RunFolder) -> None:
-    """Raise NotRecomputable for a run under the wall clock that no new leg can go on with, or not from its folder."""
+def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
+    """Raise NotRecomputable for a run under the wall clock that no new segment can continue, or not from its folder."""
     if experiment.spec.clock.kind != "wall":
         return
-    if why := experiment.no_leg:
+    if why := experiment.no_segment:
         raise NotRecomputable(
             f"{folder.path}: this wall-clock run cannot be continued: {why}; start a new one with --out"
         )
@@ -325,7 +326,7 @@ def serve_again(
     clients = len(experiment.clients)
     none = DelayModel([0.0] * clients, "constant", Key(0))
     timing = Timing(Trace(epochs), none, none, instant(clients))
-    device = local_device(experiment.spec)
+    device = experiment.local_device
     with one_thread():
         server = experiment.server.make(device)
         roles = [factory.make(device) for factory in experiment.clients]
@@ -333,8 +334,7 @@ def serve_again(
             server, privacy_filter or NoPrivacyFilter(), recorder, Budget(updates=updates)
         )
         host = LocalExecutor(roles)
-        score = split_score(server, host, clients)
-        VirtualRun(server_loop, host, timing, score=score, evaluate_every=updates).run()
+        VirtualRun(server_loop, host, timing, Scoring(split_score(server, host, clients), updates)).run()
     return parameters(server, roles)
 
 

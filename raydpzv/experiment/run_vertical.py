@@ -1,261 +1,149 @@
-"""Run a scenario in this process: under the virtual clock as one loop, under the wall clock as threads."""
+"""A vertical run: its server loop on any runner, and its parties in this process."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from raydpzv.config.scenario import VerticalScenario
-from raydpzv.errors import ReplayMismatch
-from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import (
-    FallBack,
-    RowWriter,
-    Run,
-    RunFinalizer,
-    RunOptions,
-    contradicts,
-    no_fall_back,
-    run_folder,
-)
-from raydpzv.experiment.release_ledger import LedgerServer, open_release_ledger, with_ledger
+from raydpzv.experiment.release_ledger import LedgerServer, with_ledger
+from raydpzv.experiment.run_core import RunControls, RunCore, Sink
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
-from raydpzv.ledger.ledger import Ledger, ledger_facts
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import PartyCheckpoints
-from raydpzv.records.recorder import Recorder
-from raydpzv.records.run_folder import RunFolder
-from raydpzv.segments.wall_segment import WallLeg
+from raydpzv.segments.wall_segment import WallSegment
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.executor import LocalExecutor, split_score
-from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
-from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import VirtualRun
-from raydpzv.sim.wall import ClientLoop, LockedServerLoop
+from raydpzv.sim.executor import Executor, LocalExecutor, split_score
+from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
+from raydpzv.sim.wall import ClientLoop, LockedServerLoop, Resumption, SavedClient, UnderWay
 
 
-def run_vertical(
-    experiment: PreparedVertical, options: RunOptions | None = None, fall_back: FallBack = no_fall_back
-) -> Run:
-    """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
-    given, device = options or RunOptions(), local_device(experiment.spec)
-    with one_thread():
-        roles = _roles(experiment, device)
-        with run_folder(given, experiment, runner="local", device=device) as folder:
-            writer = RowWriter(folder, experiment.spec.record.flush, given.watch)
-            finalizer = RunFinalizer(experiment, writer, given)
-            goes_on = folder is not None and isinstance(given.out, RunFolder) and not folder.is_recomputed
-            while True:
-                checkpoint = folder.checkpoint() if folder and goes_on else None
-                with open_release_ledger(experiment, folder) as ledger:
-                    session = _Session(experiment, *roles, ledger, writer, finalizer, given, checkpoint)
-                    try:
-                        return session.run()
-                    except ReplayMismatch as error:
-                        if not contradicts(error, folder):
-                            raise
-                        contradiction = error
-                with finalizer.failing(session.status):
-                    experiment = fall_back(experiment, writer, contradiction, session.status.time)
-                roles = _roles(experiment, device)
+class VerticalCore(RunCore):
+    """The server loop of a vertical run; server: without its ledger."""
 
-
-def _roles(experiment: PreparedVertical, device: str) -> tuple[VerticalServer, Sequence[Client]]:
-    """Return a fresh server and fresh clients."""
-    return experiment.server.make(device), [factory.make(device) for factory in experiment.clients]
-
-
-class _Session:
-    """One run in this process, from the first order to the summary."""
+    segment: WallSegment
+    wall: LockedServerLoop
 
     def __init__(
         self,
-        experiment: PreparedVertical,
+        prepared: PreparedVertical,
         server: VerticalServer,
-        clients: Sequence[Client],
         ledger: Ledger | None,
-        writer: RowWriter,
-        finalizer: RunFinalizer,
-        options: RunOptions,
+        sink: Sink,
+        controls: RunControls,
         checkpoint: Checkpoint | None,
     ) -> None:
-        self._experiment, self._checkpoint = experiment, checkpoint
-        self._writer, self._finalizer, folder = writer, finalizer, writer.folder
-        self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
-        self._watch, self._stop, self._stop_at = options.watch, options.stop, options.stop_at
-        self._keep_evaluated = options.keep_evaluated
-        self._pace = experiment.pace() if folder and not folder.is_recomputed else None
-        self._privacy_filter = experiment.privacy_filter()
-        self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
-        self._server_loop = ServerLoop(
-            *(self._server, self._privacy_filter, self._recorder, experiment.budget(), options.evaluated)
+        self._prepared, self._server = prepared, with_ledger(prepared, server, ledger)
+        super().__init__(prepared, self._server, ledger, sink, controls, checkpoint)
+        self.ledger_server = self._server if isinstance(self._server, LedgerServer) else None
+
+    def _virtual_run(self, host: Executor, hooks: LoopHooks) -> VirtualRun:
+        prepared, clients = self._prepared, self._prepared.spec.split.clients
+        past = self.ledger_server.past if self.ledger_server else None
+        self._parties = PartyCheckpoints(self._server, host, clients, past)
+        scoring = Scoring(split_score(self._server, host, clients), prepared.spec.evaluate.every)
+        resumed = self._parties.go_on(self._checkpoint)
+        return VirtualRun(self.server_loop, host, prepared.timing, scoring, hooks, resumed)
+
+    def _virtual_checkpoint(self, run: VirtualRun) -> Checkpoint:
+        return self._parties.take(run)
+
+    def bring_segment(self, host: Executor) -> None:
+        """Bring roles to where a segment starts under the wall clock; host: does the clients' work until then."""
+        clients = self._prepared.spec.split.clients
+        self.segment = WallSegment(
+            self.server_loop, self.recorder, clients, self._checkpoint, self.ledger_server
         )
+        self.segment.bring(host)
 
-    @property
-    def status(self) -> Status:
-        """Where the run stands."""
-        return self._server_loop.status()
-
-    def run(self) -> Run:
-        """Run, and write what there is however the run ends, unless its checkpoint contradicts the ledger."""
-        try:
-            (self._virtual if self._experiment.spec.clock.kind == "virtual" else self._wall)()
-        except BaseException as error:
-            if not contradicts(error, self._writer.folder):
-                self._writer.add(self._recorder.drain())
-                self._finalizer.failed(
-                    error, self._server_loop.status(), self._privacy_filter.spent(), self._facts()
-                )
-            raise
-        self._writer.add(self._recorder.drain(), last=True)
-        models = parameters(self._server, self._clients)
-        spent = self._privacy_filter.spent()
-        return self._finalizer.done(models, self._server_loop.status(), spent, self._facts())
-
-    def _facts(self) -> dict[str, Any]:
-        return ledger_facts(self._ledger) | (self._pace.facts() if self._pace else {})
-
-    def _tick(self) -> None:
-        if self._watch.due():
-            self._watch.status(self._server_loop.status())
-        if self._writer.due():
-            self._writer.add(self._recorder.drain())
-
-    def _virtual(self) -> None:
-        self._watch.status(Status(stage=FIRST_EVALUATION))
-        host = LocalExecutor(self._clients)
-        pasts = self._server.past if isinstance(self._server, LedgerServer) else None
-        roles, pace = PartyCheckpoints(self._server, host, len(self._clients), pasts), self._pace
-
-        def tick() -> None:
-            self._tick()
-            loop = self._server_loop
-            # after the last update there is nothing to go on with
-            if pace is None or loop.stop_reason is not None:
-                return
-            asked = self._keep_evaluated and loop.to_tell
-            if asked or (time.monotonic() >= pace.look and pace.due(loop.updates)):
-                keep()
-
-        def keep() -> None:
-            if self._pace is None:
-                return
-            self._writer.hold(self._recorder.drain())
-            self._pace.begin()  # rows become columns, and many of them a part, without checkpoints, too
-            size = self._writer.write_checkpoint(roles.take(run))
-            self._server_loop.checkpointed(self._pace.taken(self._server_loop.updates, size))
-
-        if self._checkpoint:
-            self._stop_at.count(self._checkpoint.round)
-        run = VirtualRun(
-            self._server_loop,
-            host,
-            self._experiment.timing,
-            score=split_score(self._server, host, len(self._clients)),
-            evaluate_every=self._experiment.spec.evaluate.every,
-            stop=self._stop_at,
-            tick=tick,
-            updated=lambda: self._stop_at.count(self._server_loop.updates),
-            stopped=keep,
-            state=roles.go_on(self._checkpoint),
-        )
-        run.run()
-
-    def _wall(self) -> None:
-        spec, timing = self._experiment.spec, self._experiment.timing
-        self._watch.status(Status(stage=WARM_UP))
-        warm_up(self._experiment, local_device(spec))
-        ledger = self._server if isinstance(self._server, LedgerServer) else None
-        leg = WallLeg(self._server_loop, self._recorder, len(self._clients), self._checkpoint, ledger)
-        leg.bring(LocalExecutor(self._clients))
-        place = leg.place
-        clock = WallClock.starting_in(HEAD_START, place.time)
-        leg.begin(clock.origin)
-        wall = LockedServerLoop(
-            self._server_loop,
+    def open_wall(self, clock: WallClock) -> LockedServerLoop:
+        """Start the segment and open the server's loop for clients under the wall clock."""
+        prepared, segment = self._prepared, self.segment
+        segment.record_start(clock.origin)
+        self.wall = LockedServerLoop(
+            self.server_loop,
             clock,
-            lambda which: timing.service.of(0, which),
-            len(self._clients),
-            self._experiment.barrier,
-            orders=leg.orders,
-            served=place.served,
+            prepared.timing.service_seconds,
+            prepared.spec.split.clients,
+            prepared.barrier,
+            Resumption(segment.orders, segment.start.served),
         )
-        loops = [
-            ClientLoop(
-                *(m, role, wall, timing, clock, spec.resources.timeout),
-                after=place.after,
-                works=place.served.get(m, 0),
-            )
+        self.clock = clock
+        return self.wall
+
+    def _segment_checkpoint(
+        self, under_way: UnderWay, saved: Callable[[], Sequence[SavedClient]], *, stopped: bool
+    ) -> Checkpoint:
+        return self.segment.take(under_way, saved() if self.segment.needs_clients else ())
+
+
+class VerticalParties:
+    """The server and the clients of a vertical run in this process."""
+
+    def __init__(
+        self,
+        prepared: PreparedVertical,
+        ledger: Ledger | None,
+        sink: Sink,
+        controls: RunControls,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._prepared, self._device = prepared, prepared.local_device
+        self._server = prepared.server.make(self._device)
+        self._clients = [factory.make(self._device) for factory in prepared.clients]
+        self.core = VerticalCore(prepared, self._server, ledger, sink, controls, checkpoint)
+        self.host = LocalExecutor(self._clients)
+        self._loops: list[ClientLoop] = []
+
+    def warm_up(self) -> None:
+        """Let throw-away parties make a run's first exchanges."""
+        warm_up(self._prepared, self._device)
+
+    def bring_segment(self) -> None:
+        """Bring the roles to where a segment starts under the wall clock."""
+        self.core.bring_segment(self.host)
+
+    def open_wall(self, clock: WallClock) -> Sequence[ClientLoop]:
+        """Start the segment; return a loop for each client."""
+        wall, start = self.core.open_wall(clock), self.core.segment.start
+        timing, timeout = self._prepared.timing, self._prepared.spec.resources.timeout
+        self._loops = [
+            ClientLoop(m, role, wall, timing, clock, timeout, start=start.of(m))
             for m, role in enumerate(self._clients)
         ]
+        return self._loops
 
-        def evaluate() -> None:
-            wall.evaluate([loop.evaluate() for loop in loops])
+    def poll(self) -> None:
+        """Look at the run under the wall clock: nothing is to be done."""
 
-        def keep(*, due: bool = True) -> None:
-            if self._pace is None or not (due or self._pace.due(self._server_loop.updates)):
-                return
-            self._pace.begin()
-            with wall.halted() as under_way:
-                saved = [loop.saved() for loop in loops] if leg.needs_clients else []
-                rows, checkpoint = self._recorder.drain(), leg.take(under_way, saved)
-            self._writer.hold(rows)
-            size = self._writer.write_checkpoint(checkpoint)
-            self._server_loop.checkpointed(self._pace.taken(checkpoint.round, size))
+    def saved(self) -> list[SavedClient]:
+        """Return what a checkpoint keeps of each client."""
+        return [loop.saved() for loop in self._loops]
 
-        def poll() -> None:
-            self._tick()
-            if self._server_loop.stop_reason is None:
-                keep(due=False)
+    def evaluate(self) -> None:
+        """Evaluate the model under the wall clock."""
+        self.core.wall.evaluate([loop.evaluate() for loop in self._loops])
 
-        if place.number == 1:
-            evaluate()
-        keep()
-        run_threads(
-            loops,
-            self._server_loop,
-            wall.stop,
-            clock,
-            spec,
-            stop=self._stop,
-            evaluate=evaluate,
-            poll=poll,
-            evaluated=place.evaluated,
-        )
-        wall.close()
-        if self._server_loop.stop_reason == USER:
-            keep()
-        evaluate()
-        self._tick()
+    def close(self) -> None:
+        """Record the answers that were never applied under the wall clock."""
+        self.core.wall.close()
+
+    def models(self) -> dict[str, np.ndarray]:
+        """Return every party's parameters by its name."""
+        return parameters(self._server, self._clients)
+
+    def facts(self) -> dict[str, Any]:
+        """Return more for summary.json: nothing."""
+        return {}
+
+    def done(self) -> None:
+        """Clean up after a run that spent its budget: nothing is to be done."""
 
 
 def parameters(server: VerticalServer, clients: Sequence[Client]) -> dict[str, np.ndarray]:
     """Return every party's parameters by its name."""
     return {"server": server.parameters()} | {f"client {m}": c.parameters() for m, c in enumerate(clients)}
-
-
-def local_device(spec: VerticalScenario) -> str:
-    """Return "cuda" if the scenario gives any party a GPU share and there is one, else "cpu"."""
-    resources = spec.resources
-    shares = (resources.client_gpus, resources.server_gpus)
-    each = [s for share in shares for s in (share if isinstance(share, tuple) else (share,))]
-    wanted = any(share == "auto" or float(share) > 0 for share in each)
-    return "cuda" if wanted and torch.cuda.is_available() else "cpu"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Give torch one thread: more are slower on work of this size, and change the last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

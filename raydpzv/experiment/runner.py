@@ -1,4 +1,4 @@
-"""Runs of either kind, by any runner: begun, or gone on with."""
+"""Runs of either kind, by any runner: started, resumed, or restarted from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,34 +12,19 @@ from typing import Any
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, NotRecomputable, ReplayMismatch, SpecError
-from raydpzv.experiment.finalize import FallBack, RowWriter, Run, RunOptions
-from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
+from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.rebuild import gone_back_horizontal, note_horizontal_leg, resuming_horizontal
-from raydpzv.experiment.reexecute import gone_back as gone_back_vertical
-from raydpzv.experiment.reexecute import resuming
-from raydpzv.experiment.run_horizontal import run_horizontal
-from raydpzv.experiment.run_vertical import run_vertical
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.registry import RUNNERS
-from raydpzv.segments.started_segments import note_fall_back
+from raydpzv.registry import RESTARTERS, RESUMERS, RUNNERS
+from raydpzv.segments.started_segments import note_fall_back, note_segment
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import download
 from raydpzv.storage.download import check_apart, created, link_of, stored
 from raydpzv.storage.lease import Waits
 from raydpzv.storage.uploader import FolderUploader
-
-_HERE: dict[str, Callable[[Any, RunOptions, FallBack], Run]] = {
-    "vertical": run_vertical,
-    "horizontal": run_horizontal,
-}
-
-_GONE_BACK: dict[str, Callable[[Any, RunWriter], Prepared]] = {
-    "vertical": gone_back_vertical,
-    "horizontal": gone_back_horizontal,
-}
 
 
 def run(
@@ -99,13 +84,30 @@ def run(
         return found
 
 
-def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
-    """Run in this process."""
-    return _HERE[experiment.spec.kind](experiment, options or RunOptions(), fall_back)
+def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
+    """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
+    given = options or RunOptions()
+    with one_thread(), run_folder(given, prepared, runner="local", device=prepared.local_device) as folder:
+        writer = RowWriter(folder, prepared.spec.record.flush, given.watch)
+        finalizer = RunFinalizer(prepared, writer, given)
+        while True:
+            with open_ledger(prepared, folder) as ledger:
+                session = LocalSession(prepared, ledger, writer, finalizer, given)
+                try:
+                    return session.run()
+                except ReplayMismatch as error:
+                    if not contradicts(error, folder):
+                        raise
+                    contradiction = error
+            with finalizer.failing(session.status):
+                prepared = fall_back(prepared, writer, contradiction, session.status.time)
 
 
 Continued = tuple[Prepared, RunWriter, str]
-"""What goes on, the folder that it writes to, and the scenario's name."""
+"""What resumes, the folder that it writes to, and the scenario's name."""
+
+Resumer = Callable[..., Continued]
+"""(folder, where its data are now, in_place) to what resumes; see `raydpzv.experiment.reexecute.resuming`."""
 
 
 def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
@@ -160,52 +162,52 @@ def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> C
             f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
             "version does not count; resume with the version that wrote it (environment.json), or start a new run"
         )
-    if RunFolder.open(path, moved).spec().kind == "vertical":
-        return resuming(path, moved, in_place=in_place)
-    return resuming_horizontal(path, moved)
+    resumer: Resumer = RESUMERS[RunFolder.open(path, moved).spec().kind]
+    return resumer(path, moved, in_place=in_place)
 
 
-def gone_back(experiment: Prepared, folder: RunWriter) -> Prepared:
-    """Return what goes on from the last checkpoint of the run that a folder is written by; reads alone.
+def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
+    """Return what resumes from the last checkpoint of the folder that a run writes; reads alone.
 
-    experiment: as the run was begun or continued with. Raises InputError if the run cannot go on, DataError if what it
+    prepared: as the run was started or resumed with. Raises InputError if the run cannot resume, DataError if what it
     has written is damaged.
     """
-    return _GONE_BACK[experiment.spec.kind](experiment, folder)
+    found: Prepared = RESTARTERS[prepared.spec.kind](prepared, folder)
+    return found
 
 
-def go_back(experiment: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
+def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
     """Bring the folder that a run writes to its last checkpoint; return what resumes from there.
 
-    fault: a row of what happened, whose message ends with the place. Raises as `gone_back` does.
+    fault: a row of what happened, whose message ends with the place. Raises as `restarted` does.
     """
     folder = writer.folder
     assert folder is not None
-    experiment = gone_back(experiment, folder)
+    prepared = restarted(prepared, folder)
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
     place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
-    again = experiment.spec.clock.kind == "virtual"
+    again = prepared.spec.clock.kind == "virtual"
     writer.go_back({**fault, "message": f"{fault['message']} {place}"}, again=again)
-    if isinstance(experiment, PreparedHorizontal):  # before it releases anything
-        note_horizontal_leg(experiment, folder)
-    return experiment
+    if prepared.counts_segments:  # before it releases anything
+        note_segment(folder)
+    return prepared
 
 
-def fall_back(experiment: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
+def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
     """Return what resumes where a checkpoint contradicts the ledger.
 
     That is from the checkpoint before it, else from the run's start with all updates of the ledger. time: of the run's
-    clock. Raises as `gone_back` does.
+    clock. Raises as `restarted` does.
     """
     folder = writer.folder
     assert folder is not None
-    if isinstance(experiment, PreparedHorizontal) and experiment.setting:
-        note_fall_back(folder, experiment.under_way)
+    if prepared.counts_segments:
+        note_fall_back(folder, prepared.under_way)
     folder.fall_back()
     said = " ".join(str(error).split(";")[0].split())
     message = f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes from"
     return go_back(
-        experiment, writer, {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message}
+        prepared, writer, {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message}
     )
 
 

@@ -10,14 +10,11 @@ from typing import Any
 
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
-from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.claim_words import judge
 from raydpzv.privacy.release import Spent, verdict
 from raydpzv.records import lateness, metrics
 from raydpzv.records.environment import versions
-from raydpzv.records.lateness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
 
@@ -76,16 +73,13 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "largest_class_share": max(shares),
         "failure": failed or None,
         "failure_reason": why_failed or None,
-        "updates": ending.updates if spec.kind == "horizontal" else metrics.updates(service),
         "uploads": service.num_rows,
         "bytes_up": metrics.bytes_up(message),
         "bytes_down": metrics.bytes_down(message),
-        **_vector_length(experiment, rows),
-        **_users(experiment, rows),
+        **experiment.summary_facts(rows, ending.updates),
         "seconds": ending.seconds,
         "simulated_seconds": ending.simulated_seconds,
         "throughput": metrics.throughput(service),
-        "staleness": _staleness(experiment, rows),
         **_interruptions(experiment, rows),
         "epsilon": [dataclasses.asdict(c) for c in final.claims()] if final else [],
         "private": said.private,
@@ -104,11 +98,10 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:
     """Return in words which model the last evaluation scored, the one that is kept and published."""
-    plan = experiment.plan() if isinstance(experiment, PreparedVertical) else None
-    begin, made = plan.tail() if plan else None, ending.facts.get("ledger", {}).get("updates", 0)
-    if begin is None or made <= begin:
+    first, made = experiment.averages_after, ending.facts.get("ledger", {}).get("updates", 0)
+    if first is None or made <= first:
         return NEWEST
-    return f"mean of each party's models after the ledger's updates {begin + 1} to {made}"
+    return f"mean of each party's models after the ledger's updates {first + 1} to {made}"
 
 
 def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
@@ -122,52 +115,10 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     return found | {"presence": lateness.presence(rows["service"], clients)}
 
 
-def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:
-    if experiment.spec.kind != "horizontal" or not rows["numbers"].num_rows:
-        return {}
-    return {
-        "vector_length": float(metrics.vector_length(rows["numbers"], experiment.spec.split.clients)[1][-1])
-    }
-
-
-def _users(experiment: Prepared, rows: Rows) -> dict[str, Any]:
-    """How users were protected, of methods that do; {} of others.
-
-    sensitivity: how far one user (add or remove) moves what is released, on the scale on which its noise is σC.
-    took_part: silos in the attempts at rounds, least and mean; attempts: how many there were.
-    """
-    if not isinstance(experiment, PreparedHorizontal) or experiment.user_parts is None:
-        return {}
-    spec, setting, parts = experiment.spec, experiment.setting, experiment.user_parts
-    plan = spec.descriptor.users(spec.method)
-    assert plan is not None
-    tried = rows["attempt"].column("silos").to_numpy()
-    found: dict[str, Any] = {
-        "aggregation": plan.aggregation,
-        "weights": plan.weights,
-        "silos": parts.clients,
-        "users": parts.users,
-        "pairs": len(parts.owners),
-        "sensitivity": setting.clip * setting.moved("add_remove") if setting else None,
-    }
-    if len(tried):
-        found |= {
-            "took_part": {"least": int(tried.min()), "mean": float(tried.mean())},
-            "attempts": len(tried),
-        }
-    return {"user_level": found}
-
-
 def _failure(experiment: Prepared, rows: Rows, ending: Ending) -> tuple[str, str]:
     if ending.fault == Diverged.__name__:
         return DIVERGED, ending.reason
     return failure(rows, experiment.class_shares())
-
-
-def _staleness(experiment: Prepared, rows: Rows) -> dict[str, Any]:
-    if experiment.spec.kind == "horizontal":
-        return lag_summary(rows["sync"], rows["service"])
-    return metrics.staleness_summary(rows["staleness"], rows["service"], experiment.spec.split.clients)
 
 
 def model_digest(rows: Rows) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
@@ -19,14 +19,16 @@ from raydpzv.experiment.prepare import (
     class_shares,
     fingerprint,
     load_scenario,
-    no_new_leg,
     unrecorded_noise,
 )
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
+from raydpzv.ledger.header import Header
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.release import ReleasePlan
+from raydpzv.records import metrics
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
+from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.privacy_filter import check_first_release, privacy_filter
 from raydpzv.sim.virtual import Timing
@@ -53,15 +55,37 @@ class PreparedVertical:
     unused: tuple[str, ...] = ()
     secret: int | None = field(default=None, repr=False)
 
+    counts_segments, under_way = False, 0
+    releases_again = awaits_checkpoints = False
+    ledger_of_releases = True
+    lateness_by_client, user_parts = True, None
+    fsync = False
+
     @property
     def setting(self) -> ReleasePlan | None:
-        """What the claims about privacy are made from; None for a run without noise."""
         return self.privacy.claims
 
     @property
     def engine(self) -> str:
-        """What computes the models."""
         return self.spec.model.engine
+
+    @property
+    def averages_after(self) -> int | None:
+        plan = self.plan()
+        return plan.tail() if plan else None
+
+    def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
+        service, clients = rows["service"], self.spec.split.clients
+        staleness = metrics.staleness_summary(rows["staleness"], service, clients)
+        return {"updates": metrics.updates(service), "staleness": staleness}
+
+    @property
+    def local_device(self) -> str:
+        resources = self.spec.resources
+        shares = (resources.client_gpus, resources.server_gpus)
+        each = [share for of in shares for share in (of if isinstance(of, tuple) else (of,))]
+        wanted = any(share == "auto" or float(share) > 0 for share in each)
+        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
 
     @property
     def nbytes(self) -> int:
@@ -70,36 +94,33 @@ class PreparedVertical:
         labels = (self.server.y_train, self.server.y_held_out, self.numbers)
         return sum(array.nbytes for array in (*columns, *labels))
 
+    def object_store_bytes(self, actors: int) -> int:
+        return self.nbytes
+
     @property
     def unrecorded(self) -> str | None:
-        """What of a run came from the operating system and is not kept, so that it cannot be made again; or None."""
         return unrecorded_noise(self.spec, self.privacy)
 
     @property
-    def no_leg(self) -> str | None:
-        """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
-        return no_new_leg(self.spec, noised=self.setting is not None)
+    def no_segment(self) -> str | None:
+        return self.spec.no_segment
 
-    def pace(self) -> CheckpointPolicy | None:
-        """Return when checkpoints are due; None for a run that can go on from none."""
+    def checkpoint_policy(self) -> CheckpointPolicy | None:
         record = self.spec.record
-        if self.unrecorded or self.no_leg:
+        if self.unrecorded or self.no_segment:
             return None
         return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
-        """Return a fresh privacy account."""
         return privacy_filter(self.setting, self.spec.budget.epsilon, self.spec.budget.adversary)
 
     def budget(self) -> Budget:
-        """Return what ends the run (besides the privacy filter)."""
         b = self.spec.budget
         return Budget(self.privacy.updates, b.seconds, b.bytes)
 
     @property
     def barrier(self) -> int:
-        """For how many clients' uploads the server waits before it answers."""
-        return barrier(self.spec)
+        return self.spec.barrier
 
     def plan(self) -> BottomPlan | None:
         """Return the clients' models and how releases move them; None for methods that keep no ledger."""
@@ -107,20 +128,21 @@ class PreparedVertical:
             return None
         return BottomPlan(self.spec, tuple(c.x_train.shape[1:] for c in self.clients))
 
+    def ledger_header(self) -> Header | None:
+        plan = self.plan()
+        return plan.header() if plan else None
+
     def fingerprint(self, key: bytes) -> dict[str, Any]:
-        """Return digests of scenario and data, by which a continuation knows its run, and what its models take in."""
         arrays = [array for c in self.clients for array in (c.x_train, c.x_held_out)]
         found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_held_out], key)
         plan = self.plan()
         return found | (plan.facts() if plan else {})
 
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the test rows: what constant predictions reach."""
         tested = len(self.server.y_held_out) - self.server.validated
         return class_shares(self.server.y_held_out[:tested], self.server.classes)
 
     def skipped_rows(self) -> frozenset[str]:
-        """Return the row types this scenario does not keep."""
         return frozenset() if self.spec.record.staleness else frozenset({"staleness"})
 
     def with_record(self, releases: Releases, *, continues: bool) -> PreparedVertical:

@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raydpzv.config.timing import barrier
 from raydpzv.errors import Diverged
-from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import (
     ANSWERS,
     BATCHES,
@@ -38,6 +36,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import SCHEMAS
+from raydpzv.sim.client_threads import run_together
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget
 from raydpzv.sim.server_loop import ServerLoop
@@ -59,7 +58,7 @@ class WarmUpServer:
         self._server_loop = ServerLoop(
             with_ledger(experiment, role, ledger), experiment.privacy_filter(), self._recorder, Budget()
         )
-        count, needed = experiment.spec.split.clients, barrier(experiment.spec)
+        count, needed = experiment.spec.split.clients, experiment.barrier
         self.wall = LockedServerLoop(self._server_loop, WallClock(), lambda which: 0.0, count, needed)
 
     def finish(self, uploads: Sequence[Upload]) -> None:

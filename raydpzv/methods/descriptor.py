@@ -263,6 +263,8 @@ class VerticalMethod(Generic[C]):
     control: bool = False
 
     kind: ClassVar[str] = "vertical"
+    one_model: ClassVar[bool] = False
+    """Whether all clients train one model; else each holds a part of it."""
 
 
 @dataclass(frozen=True)
@@ -363,6 +365,7 @@ class HorizontalMethod(Generic[C]):
     control: bool = False
 
     kind: ClassVar[str] = "horizontal"
+    one_model: ClassVar[bool] = True
 
 
 Method = VerticalMethod[Any] | HorizontalMethod[Any]
@@ -384,7 +387,7 @@ def _complaints(name: str, descriptor: Any) -> Iterator[str]:
         )
         return
     yield from _of_config(name, descriptor.config)
-    if descriptor.kind == "vertical":
+    if not descriptor.one_model:
         for needed in ("batch", "batches", "coins"):
             if needed not in descriptor.config.__dataclass_fields__:
                 yield f"config: wanted a setting {needed}, which all vertical methods have; extend Batched"

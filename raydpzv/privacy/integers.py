@@ -35,7 +35,7 @@ import numpy as np
 
 from raydpzv.errors import SpecError
 from raydpzv.privacy.calibration import planned_participations
-from raydpzv.privacy.claims import UNCHARGED, Claim, figure
+from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.participations import Participations
 from raydpzv.privacy.pld import poisson_epsilon, poisson_guess, poisson_releases
@@ -200,27 +200,16 @@ class IntegerReleasePlan(BatchReleasePlan):
         return {"noise_multiplier": effective, "rate": self.batch / self.rows, "relation": relation}
 
     def account(self) -> IntegerAccount:
-        """Return an empty account of a run of this plan."""
         return IntegerAccount(self)
 
     def budget_terms(self, adversary: str) -> tuple[str, str]:
-        """Return whose ε a budget bounds, and what neighbours differ in."""
         return "all clients together", self.relation
 
-    def caveats(self) -> tuple[str, ...]:
-        """Return what to print beside every ε, one clause each."""
-        clauses = [f"never charged are {', '.join(UNCHARGED)}"]
-        if self.server == "dp_sgd":
-            clauses.append("the head's noise is floating-point, not exactly Gaussian, and can leak")
-        if self.delta * self.rows >= 1:
-            clauses.append(
-                f"δ = {self.delta:g} is not below 1/D (D·δ = {figure(self.delta * self.rows)}) and permits "
-                "revealing whole records"
-            )
-        return tuple(clauses)
+    def own_caveats(self) -> tuple[str, ...]:
+        head = "the head's noise is floating-point, not exactly Gaussian, and can leak"
+        return (head,) if self.server == "dp_sgd" else ()
 
     def calibration(self) -> str:
-        """Return where z and the number of updates come from."""
         noise = f"noise of z = {figure(self.noise_multiplier)} (over one record's term), and {self.updates:,} updates"
         if self.target is None:
             return f"{noise[0].upper()}{noise[1:]}, are given by the scenario; ε follows from them."
@@ -237,8 +226,9 @@ class IntegerReleasePlan(BatchReleasePlan):
         Beside adding and removing a record it says what replacing one costs.
         """
         replaced = (replace(self, relation="replace"),) if self.relation == "add_remove" else ()
-        server = "Trusted: it holds the labels and sees every value before the noise. Nothing is proved."
-        return (*(row for plan in (self, *replaced) for row in plan._proved()), self._claim("server", server))
+        note = "Trusted: it holds the labels and sees every value before the noise. Nothing is proved."
+        server = replace(self.row("server", note), mechanism="none")
+        return (*(row for plan in (self, *replaced) for row in plan._proved()), server)
 
     def _proved(self) -> tuple[Claim, ...]:
         counts = (
@@ -250,8 +240,8 @@ class IntegerReleasePlan(BatchReleasePlan):
         epsilon = self.clients_epsilon()
         return (
             self._external(),
-            self._claim("client", one, epsilon, CLOSED_FORM),
-            self._claim("all_clients", together, epsilon, CLOSED_FORM),
+            self.row("client", one, epsilon, CLOSED_FORM),
+            self.row("all_clients", together, epsilon, CLOSED_FORM),
         )
 
     def _external(self) -> Claim:
@@ -260,34 +250,16 @@ class IntegerReleasePlan(BatchReleasePlan):
             note = (
                 f"No amplification is proved, since {self.premise}: the clients' number holds here. {_TABLE}"
             )
-            return self._claim("external", note, epsilon, CLOSED_FORM)
+            return self.row("external", note, epsilon, CLOSED_FORM)
         note = (
             "Amplified by secret Poisson batches. Valid while row numbers, batch sizes (also on the wire) and the "
             f"coins stay with the operator, and a number of updates alone ends the run. {_TABLE}"
         )
         guess = poisson_guess(**self._sampling(self.effective_multiplier), releases=self.releases)
-        return replace(self._claim("external", note, epsilon, POISSON_PLD), guess=guess)
+        return replace(self.row("external", note, epsilon, POISSON_PLD), guess=guess)
 
-    def _claim(self, adversary: str, note: str, epsilon: float = math.inf, accountant: str = "none") -> Claim:
-        """Complete a row; without an accountant nothing is proved and ε is infinite."""
-        proved = accountant != "none"
-        moved = self.change * self.clip * math.sqrt(self.perturbations) / self.release_rows  # c V / (Q B)
-        return Claim(
-            adversary=adversary,
-            epsilon=epsilon,
-            delta=self.delta,
-            mechanism=self._mechanism() if proved else "none",
-            sensitivity=moved if proved else math.nan,
-            relation=self.relation,
-            accountant=accountant,
-            holds=proved,
-            note=note,
-            scope=self._scope(),
-            multiplier=self.effective_multiplier / self.change if proved else None,
-            measured="mean gradient" if self.head_alone else "mean slopes",
-        )
-
-    def _mechanism(self) -> str:
+    @property
+    def mechanism(self) -> str:
         noise = f"z={figure(self.noise_multiplier)} over one record's term"
         if self.head_alone:
             return f"Gaussian on the head's gradient, {noise}, system noise"
@@ -298,7 +270,16 @@ class IntegerReleasePlan(BatchReleasePlan):
             f"{slopes}, and Gaussian on the head's gradient, z_0={figure(self.head_multiplier)}, system noise"
         )
 
-    def _scope(self) -> str:
+    @property
+    def measured(self) -> str:
+        return "mean gradient" if self.head_alone else "mean slopes"
+
+    def reach(self, adversary: str, relation: str, accountant: str) -> tuple[float, float | None]:
+        moved = self.change * self.clip * math.sqrt(self.perturbations) / self.release_rows  # c V / (Q B)
+        return moved, self.effective_multiplier / self.change
+
+    @property
+    def scope(self) -> str:
         releases = "1 release" if self.releases == 1 else f"{self.releases:,} releases"
         what = (
             f"the head's gradient, of norm {figure(self.clip)} at most a record"
@@ -350,16 +331,13 @@ class IntegerAccount(ReleaseAccount):
         return PrivacyLoss(math.nan, self._plan.clients_mu(self._records.most), self._plan.delta)
 
     def spent(self) -> Spent:
-        """Return what was counted."""
         return Spent(self._releases, self._records.most)
 
     def state(self) -> dict[str, Any]:
-        """Return what another account of the same plan resumes from."""
         gathered = [(client, list(uploads)) for client, uploads in sorted(self._gathered.items())]
         return {"releases": self._releases, "records": self._records.counts.copy(), "held": gathered}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Resume from the state of another account."""
         self._releases = state["releases"]
         self._records.restore(state["records"])
         self._gathered = dict(state["held"])

@@ -32,12 +32,13 @@ from raydpzv.privacy.calibration import (
     paper_mu,
     planned_participations,
 )
-from raydpzv.privacy.claims import UNCHARGED, Claim, figure
+from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.participations import Participations
 from raydpzv.privacy.pld import RELATIONS, poisson_epsilon, poisson_guess, poisson_releases
 from raydpzv.privacy.release import (
     CLOSED_FORM,
+    FLOATING_POINT,
     POISSON_PLD,
     ROUNDING,
     BatchReleasePlan,
@@ -75,7 +76,6 @@ class MeanReleasePlan(BatchReleasePlan):
 
     @property
     def adversary(self) -> str:
-        """The clients, who get the releases."""
         return "client"
 
     @property
@@ -109,11 +109,9 @@ class MeanReleasePlan(BatchReleasePlan):
         return (2 if relation == "replace" else 1) * self.clip / self.batch
 
     def counted_as(self, spent: Spent) -> Self:
-        """Return the plan with what was counted."""
         return replace(super().counted_as(spent), releases=spent.releases)
 
     def account(self) -> MeanAccount:
-        """Return an empty account of a run of this plan."""
         return MeanAccount(self)
 
     def premises(self) -> tuple[str, ...]:
@@ -129,7 +127,6 @@ class MeanReleasePlan(BatchReleasePlan):
         return ""
 
     def obstacle(self) -> str:
-        """Return why nothing private is made whatever the numbers of the table are, or nothing."""
         if (broken := self.defect()) or not self.hidden_state:
             return broken
         return (
@@ -137,21 +134,10 @@ class MeanReleasePlan(BatchReleasePlan):
             "every later release"
         )
 
-    def caveats(self) -> tuple[str, ...]:
-        """Return what to print beside every ε, one clause each."""
-        clauses = [
-            f"never charged are {', '.join(UNCHARGED)}",
-            "floating-point noise is not exactly Gaussian and can leak",
-        ]
-        if self.delta * self.rows > 1:
-            excess = figure(self.delta * self.rows)
-            clauses.append(
-                f"δ = {self.delta:g} is above 1/D (D·δ = {excess}) and permits revealing whole records"
-            )
-        return tuple(clauses)
+    def own_caveats(self) -> tuple[str, ...]:
+        return (FLOATING_POINT,)
 
     def calibration(self) -> str:
-        """Return where σ comes from."""
         sigma = figure(self.sigma)
         if self.target is None:
             return f"σ = {sigma} on the released mean is given by the scenario; it follows from no ε."
@@ -165,17 +151,34 @@ class MeanReleasePlan(BatchReleasePlan):
             "that gives this ε and δ (closed form)."
         )
 
-    def table(self) -> tuple[Claim, ...]:
-        """Return the table: paper, client and external under both relations, server."""
-        server = replace(
-            self._claim(
-                *("server", "replace"), "Trusted: it holds the labels and sees every value before the noise."
-            ),
-            mechanism="none",
+    @property
+    def mechanism(self) -> str:
+        noise = f"σ={figure(self.sigma)} on the mean slope, {self.noise} noise"
+        return f"floating-point Gaussian, {noise}" if self.sigma else "none"
+
+    @property
+    def scope(self) -> str:
+        releases = "1 release" if self.releases == 1 else f"{self.releases:,} releases"
+        return (
+            f"{releases} of a clipped batch mean, C={figure(self.clip)}, B={self.batch:,} of "
+            f"D={self.rows:,} records, {self.batches} batches; unit: one record"
         )
+
+    @property
+    def measured(self) -> str:
+        return "mean slope"
+
+    def reach(self, adversary: str, relation: str, accountant: str) -> tuple[float, float | None]:
+        moved = 2 * self.clip * self.load if accountant == _WHOLE else self.sensitivity(relation)
+        return moved, self.sigma / moved
+
+    def table(self) -> tuple[Claim, ...]:
+        note = "Trusted: it holds the labels and sees every value before the noise."
+        server = replace(self.row("server", note), mechanism="none")
         if broken := self.defect():
             rows = (("paper", "replace"), *itertools.product(("client", "external"), RELATIONS))
-            return (*(self._claim(*row, f"{broken[0].upper()}{broken[1:]}.") for row in rows), server)
+            said = f"{broken[0].upper()}{broken[1:]}."
+            return (*(self.row(who, said, relation=relation) for who, relation in rows), server)
         clients = tuple(map(self._client, RELATIONS))
         return (self._paper(clients[0]), *clients, *map(self._external, RELATIONS), server)
 
@@ -198,7 +201,7 @@ class MeanReleasePlan(BatchReleasePlan):
             "Hyper-parameter search and evaluation are not charged. "
             "In the papers' λ form, C is twice the one here, at the same ε."
         )
-        return replace(self._claim("paper", "replace", note, epsilon, CLOSED_FORM), holds=holds)
+        return replace(self.row("paper", note, epsilon, CLOSED_FORM), holds=holds)
 
     def _client(self, relation: str) -> Claim:
         direct = self._direct(relation, self.participations)
@@ -207,7 +210,7 @@ class MeanReleasePlan(BatchReleasePlan):
                 "The server trains w_0 without noise, and through w_0 one record moves every later slope: only the "
                 "range of the whole mean bounds a release."
             )
-            return self._claim("client", relation, note, self._whole(), _WHOLE, direct)
+            return self.row("client", note, self._whole(), _WHOLE, relation=relation, direct_only=direct)
         note = (
             f"A client knows its batches: all releases in which a record takes part count in full, at most "
             f"{self.participations:,}, {self.basis}; all clients' together, since the "
@@ -215,7 +218,7 @@ class MeanReleasePlan(BatchReleasePlan):
         )
         if self.made is None and self.batches != "shuffle":
             note += self._forecast()
-        return self._claim("client", relation, note, direct, CLOSED_FORM)
+        return self.row("client", note, direct, CLOSED_FORM, relation=relation)
 
     def _external(self, relation: str) -> Claim:
         why = self.premise
@@ -227,14 +230,14 @@ class MeanReleasePlan(BatchReleasePlan):
                 "The final model holds w_0, trained on labels without noise, whose release no ε covers. While w_0 "
                 f"is withheld, the clients' ε = {figure(self._whole())} holds ({_WHOLE})."
             )
-            return self._claim("external", relation, note, direct_only=epsilon)
+            return self.row("external", note, relation=relation, direct_only=epsilon)
         if why:
             note = f"No amplification is proved, since {why}: the bound against clients holds here."
-            return self._claim("external", relation, note, epsilon, CLOSED_FORM)
+            return self.row("external", note, epsilon, CLOSED_FORM, relation=relation)
         secret = "batch ids, batch sizes (also on the wire) and the coins"
         note = f"Valid while {secret} stay secret: they are the operator's."
         chance = poisson_guess(**self._sampled(relation))
-        return replace(self._claim("external", relation, note, epsilon, POISSON_PLD), guess=chance)
+        return replace(self.row("external", note, epsilon, POISSON_PLD, relation=relation), guess=chance)
 
     def _direct(self, relation: str, participations: int) -> float:
         """ε where a record moves nothing but its own term."""
@@ -269,42 +272,6 @@ class MeanReleasePlan(BatchReleasePlan):
             "remove), and the maximum is higher."
         )
 
-    def _claim(
-        self,
-        adversary: str,
-        relation: str,
-        note: str,
-        epsilon: float = math.inf,
-        accountant: str = "none",
-        direct_only: float | None = None,
-    ) -> Claim:
-        """Complete a row; without an accountant nothing is proved and ε is infinite."""
-        proved = accountant != "none"
-        reach = 2 * self.clip * self.load if accountant == _WHOLE else self.sensitivity(relation)
-        releases = "1 release" if self.releases == 1 else f"{self.releases:,} releases"
-        return Claim(
-            adversary=adversary,
-            epsilon=epsilon,
-            delta=self.delta,
-            mechanism=(
-                f"floating-point Gaussian, σ={figure(self.sigma)} on the mean slope, {self.noise} noise"
-                if self.sigma
-                else "none"
-            ),
-            sensitivity=reach if proved else math.nan,
-            relation=relation,
-            accountant=accountant,
-            holds=proved,
-            note=note,
-            scope=(
-                f"{releases} of a clipped batch mean, C={figure(self.clip)}, B={self.batch:,} of "
-                f"D={self.rows:,} records, {self.batches} batches; unit: one record"
-            ),
-            direct_only=direct_only,
-            multiplier=self.sigma / reach if proved else None,
-            measured="mean slope",
-        )
-
 
 class MeanAccount(ReleaseAccount):
     """Counts how often each record took part in releases of means.
@@ -337,11 +304,9 @@ class MeanAccount(ReleaseAccount):
         return PrivacyLoss(self.paper_mu(), self.mu() if self._proves else math.inf, self._plan.delta)
 
     def spent(self) -> Spent:
-        """Return what was counted."""
         return Spent(self._releases, self._records.most, self._largest_batch)
 
     def state(self) -> dict[str, Any]:
-        """Return what another account of the same plan resumes from."""
         return {
             "counts": (self._releases, self._events, self._widest, self._whole),
             "records": self._records.counts.copy(),
@@ -349,7 +314,6 @@ class MeanAccount(ReleaseAccount):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Resume from the state of another account."""
         self._releases, self._events, self._widest, self._whole = state["counts"]
         self._records.restore(state["records"])
         self._largest_batch = state["largest_batch"]

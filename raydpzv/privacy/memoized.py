@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 
 from raydpzv.errors import RunError, SpecError
-from raydpzv.privacy.claims import UNCHARGED, Claim, figure
+from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.participations import Participations
 from raydpzv.privacy.release import (
@@ -32,8 +32,6 @@ from raydpzv.privacy.release import (
     require_positive,
     require_provable,
 )
-
-_UNIT = "one record's features at one client"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +55,14 @@ class MemoizedReleasePlan(ReleasePlan):
 
     @property
     def adversary(self) -> str:
-        """The server, which gets the rows."""
         return "server"
 
     @property
     def protected(self) -> int:
-        """D, the records."""
         return self.rows
 
     @property
     def of_uploads(self) -> bool:
-        """The clients release."""
         return True
 
     @property
@@ -86,31 +81,22 @@ class MemoizedReleasePlan(ReleasePlan):
         return epsilon_of(self.mu * math.sqrt(self.clients), self.delta)
 
     def account(self) -> MemoizedAccount:
-        """Return an account of rows."""
         return MemoizedAccount(self)
 
     def first_event(self) -> ReleaseEvent:
-        """Return one row, noised once."""
         return ReleaseEvent(0, np.arange(1))
 
+    # a row is repeated: ε is that of once, however long the run was and whatever was lost
     def counted_as(self, spent: Spent) -> Self:
-        """Return the plan: its ε is that of once, however long the run was."""
         return self
 
     def as_made(self, spent: Spent | None, *, done: bool, beyond_plan: bool = False) -> Self:
-        """Return the plan: a row is repeated, so that nothing was released beyond it."""
         return self
 
     def obstacle(self) -> str:
-        """Return why nothing private is made, whatever is proved of features."""
         return "labels are not protected: the head is made from them without noise"
 
-    def caveats(self) -> tuple[str, ...]:
-        """Return what to print beside every ε, one clause each."""
-        return (f"never charged are {', '.join(UNCHARGED)}",)
-
     def calibration(self) -> str:
-        """Return where z comes from."""
         noise = f"σ = zS with z = {figure(self.noise_multiplier)} and S = {figure(self.clip)}"
         if self.target is None:
             return f"{noise}, on each coordinate of every embedding, once, is given by the scenario; ε follows from it."
@@ -120,8 +106,25 @@ class MemoizedReleasePlan(ReleasePlan):
             "client), and μ the Gaussian DP that gives this ε and δ (closed form)."
         )
 
+    @property
+    def mechanism(self) -> str:
+        return f"rounded Gaussian on rows, once, z={self.noise_multiplier:.4g} times S, system noise"
+
+    @property
+    def scope(self) -> str:
+        return (
+            f"each embedding of {self.width} coordinates clipped to norm {self.clip:.4g} and noised once, of "
+            f"D={self.rows:,} records at {self.clients} clients; unit: one record's features at one client"
+        )
+
+    @property
+    def measured(self) -> str:
+        return "row norm"
+
+    def reach(self, adversary: str, relation: str, accountant: str) -> tuple[float, float | None]:
+        return 2 * self.clip, self.noise_multiplier / 2
+
     def table(self) -> tuple[Claim, ...]:
-        """Return the table: external, one client, all clients, server."""
         whole = f"ε = {self.record_epsilon:.4g} (replace, {CLOSED_FORM}, δ = {self.delta:g})"
         server = (
             f"It holds the labels, which are not protected, and sees each row as it was noised once, however often. Of "
@@ -130,27 +133,8 @@ class MemoizedReleasePlan(ReleasePlan):
         )
         others = "Sees no more of the features than the server, whose head is made from noised rows: post-processing."
         return tuple(
-            self._claim(adversary, server if adversary == "server" else others)
+            self.row(adversary, server if adversary == "server" else others, self.epsilon, CLOSED_FORM)
             for adversary in ("external", "client", "all_clients", "server")
-        )
-
-    def _claim(self, adversary: str, note: str) -> Claim:
-        return Claim(
-            adversary=adversary,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            mechanism=f"rounded Gaussian on rows, once, z={self.noise_multiplier:.4g} times S, system noise",
-            sensitivity=2 * self.clip,
-            relation="replace",
-            accountant=CLOSED_FORM,
-            holds=True,
-            multiplier=self.noise_multiplier / 2,
-            measured="row norm",
-            note=note,
-            scope=(
-                f"each embedding of {self.width} coordinates clipped to norm {self.clip:.4g} and noised once, of "
-                f"D={self.rows:,} records at {self.clients} clients; unit: {_UNIT}"
-            ),
         )
 
 
@@ -185,7 +169,6 @@ class MemoizedAccount(ReleaseAccount):
         return self._plan.epsilon > limit
 
     def spent(self) -> Spent:
-        """Return what was counted."""
         return Spent(self._releases, max(r.most for r in self._records))
 
 

@@ -17,11 +17,13 @@ import numpy as np
 from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.privacy.calibration import BATCHES
 from raydpzv.privacy.claim_words import PAPER, Verdict, judge
-from raydpzv.privacy.claims import Claim
+from raydpzv.privacy.claims import UNCHARGED, Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
 
 NO_NOISE = "no noise is added in this run, and no ε is claimed"
 """Why a run without a plan of releases is not private."""
+FLOATING_POINT = "floating-point noise is not exactly Gaussian and can leak"
+"""A caveat of noise in floating-point numbers."""
 CLOSED_FORM = "closed form (GDP)"
 POISSON_PLD = "PLD (dp-accounting), Poisson sampling"
 ROUNDING = 1 + 1e-9
@@ -187,13 +189,37 @@ class ReleasePlan(ABC):
         """What a budget of ε ends before."""
         return "release"
 
+    @property
+    def relation(self) -> str:
+        """What neighbouring tables differ in, where a row of the table does not say it."""
+        return "replace"
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> str:
+        """What adds noise to what, and how much; "none" without noise."""
+
+    @property
+    @abstractmethod
+    def scope(self) -> str:
+        """What the accounting spans; it ends with the unit of privacy."""
+
+    @property
+    @abstractmethod
+    def measured(self) -> str:
+        """What the sensitivity is of."""
+
+    @abstractmethod
+    def reach(self, adversary: str, relation: str, accountant: str) -> tuple[float, float | None]:
+        """Return how far a neighbour moves a release in a row's accounting, and the noise over that."""
+
     @abstractmethod
     def table(self) -> tuple[Claim, ...]:
         """Return a row for each adversary, as if every premise of the proofs held."""
 
-    @abstractmethod
-    def caveats(self) -> tuple[str, ...]:
-        """Return what to print beside every ε, one clause each."""
+    def own_caveats(self) -> tuple[str, ...]:
+        """Return what to print beside every ε of this kind, one clause each."""
+        return ()
 
     @abstractmethod
     def calibration(self) -> str:
@@ -218,6 +244,48 @@ class ReleasePlan(ABC):
     def premises(self) -> tuple[str, ...]:
         """Return what the proofs suppose of the data and this run lacks, one clause each."""
         return self.fitted
+
+    def caveats(self) -> tuple[str, ...]:
+        """Return what to print beside every ε, one clause each."""
+        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats()]
+        excess, (letter, unit) = self.delta * self.protected, self.units
+        if excess >= 1:
+            clauses.append(
+                f"δ = {self.delta:g} is not below 1/{letter} ({letter}·δ = {figure(excess)}) and permits revealing "
+                f"whole {unit}"
+            )
+        return tuple(clauses)
+
+    def row(
+        self,
+        adversary: str,
+        note: str,
+        epsilon: float = math.inf,
+        accountant: str = "none",
+        *,
+        relation: str = "",
+        direct_only: float | None = None,
+    ) -> Claim:
+        """Return a row of the table; without an accountant nothing is proved and ε is infinite."""
+        proved, relation = accountant != "none", relation or self.relation
+        sensitivity, multiplier = self.reach(adversary, relation, accountant) if proved else (math.nan, None)
+        return Claim(
+            *(
+                adversary,
+                epsilon,
+                self.delta,
+                self.mechanism,
+                sensitivity,
+                relation,
+                accountant,
+                proved,
+                note,
+            ),
+            scope=self.scope,
+            direct_only=direct_only,
+            multiplier=multiplier,
+            measured=self.measured,
+        )
 
     def with_exposed_coins(self, why: str) -> Self:
         """Return the plan of a run whose secret coins hide nobody."""
@@ -293,7 +361,6 @@ class BatchReleasePlan(ReleasePlan):
 
     @property
     def protected(self) -> int:
-        """D, the records."""
         return self.rows
 
     @property
@@ -309,15 +376,54 @@ class BatchReleasePlan(ReleasePlan):
         return self.exposed
 
     def first_event(self) -> ReleaseEvent:
-        """Return one batch's releases."""
         return ReleaseEvent(0, np.arange(self.batch), self.per_upload)
 
     def counted_as(self, spent: Spent) -> Self:
-        """Return the plan with what was counted."""
         return replace(self, made=spent, planned=True)
 
+    def caveats(self) -> tuple[str, ...]:
+        """Return what to print beside every ε, one clause each."""
+        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats()]
+        excess, (letter, unit) = self.delta * self.protected, self.units
+        if excess >= 1:
+            clauses.append(
+                f"δ = {self.delta:g} is not below 1/{letter} ({letter}·δ = {figure(excess)}) and permits revealing "
+                f"whole {unit}"
+            )
+        return tuple(clauses)
+
+    def row(
+        self,
+        adversary: str,
+        note: str,
+        epsilon: float = math.inf,
+        accountant: str = "none",
+        *,
+        relation: str = "",
+        direct_only: float | None = None,
+    ) -> Claim:
+        """Return a row of the table; without an accountant nothing is proved and ε is infinite."""
+        proved, relation = accountant != "none", relation or self.relation
+        sensitivity, multiplier = self.reach(adversary, relation, accountant) if proved else (math.nan, None)
+        return Claim(
+            *(
+                adversary,
+                epsilon,
+                self.delta,
+                self.mechanism,
+                sensitivity,
+                relation,
+                accountant,
+                proved,
+                note,
+            ),
+            scope=self.scope,
+            direct_only=direct_only,
+            multiplier=multiplier,
+            measured=self.measured,
+        )
+
     def with_exposed_coins(self, why: str) -> Self:
-        """Return the plan of a run whose secret batches hide no record."""
         return replace(self, exposed=self.exposed or why)
 
     def require(self, *positive: str, **named: Iterable[str]) -> None:

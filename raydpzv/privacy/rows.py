@@ -33,11 +33,12 @@ import numpy as np
 
 from raydpzv.errors import InputError, SpecError
 from raydpzv.privacy.calibration import largest_count, planned_participations
-from raydpzv.privacy.claims import UNCHARGED, Claim, figure
+from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.participations import Participations
 from raydpzv.privacy.release import (
     CLOSED_FORM,
+    FLOATING_POINT,
     ROUNDING,
     BatchReleasePlan,
     PrivacyLoss,
@@ -90,12 +91,10 @@ class RowReleasePlan(BatchReleasePlan):
 
     @property
     def adversary(self) -> str:
-        """Against whom the noise is."""
         return "server" if self.on == "embedding" else "client"
 
     @property
     def of_uploads(self) -> bool:
-        """Whether the clients release."""
         return self.on == "embedding"
 
     @property
@@ -190,7 +189,6 @@ class RowReleasePlan(BatchReleasePlan):
         return replace(self, sigma=self.sensitivity * reach / mu, target=epsilon)
 
     def account(self) -> RowAccount:
-        """Return an empty account of a run of this plan."""
         return RowAccount(self)
 
     def premises(self) -> tuple[str, ...]:
@@ -208,20 +206,16 @@ class RowReleasePlan(BatchReleasePlan):
         return ""
 
     def obstacle(self) -> str:
-        """Return why nothing private is made whatever the numbers of the table are."""
         if broken := self.defect():
             return broken
         if self.hidden:
             return _HELD_OUT if self.on == "embedding" else _HIDDEN
         return "labels are not protected: the clients' answers are made from them without noise"
 
-    def caveats(self) -> tuple[str, ...]:
-        """Return what to print beside every ε, one clause each."""
-        exact = "floating-point noise is not exactly Gaussian and can leak"
-        return (f"never charged are {', '.join(UNCHARGED)}", exact)
+    def own_caveats(self) -> tuple[str, ...]:
+        return (FLOATING_POINT,)
 
     def calibration(self) -> str:
-        """Return where σ comes from."""
         sigma = figure(self.sigma)
         if self.target is None:
             where = f"on each coordinate of every {self.on} row"
@@ -238,11 +232,31 @@ class RowReleasePlan(BatchReleasePlan):
             "The DPZV papers do not state how they calibrated their baselines' noise."
         )
 
+    @property
+    def mechanism(self) -> str:
+        noise = f"σ={figure(self.sigma)} per coordinate, {self.noise} noise"
+        return f"floating-point Gaussian, {noise}" if self.sigma else "none"
+
+    @property
+    def scope(self) -> str:
+        clip = "unbounded" if self.clip is None else f"clipped to norm {figure(self.clip)}"
+        unit = "one record's features at one client" if self.on == "embedding" else "one record"
+        return (
+            f"{self.updates:,} updates, {self.per_upload} release(s) of {self.batch:,} {self.on} rows each, {clip}, of "
+            f"D={self.rows:,} records, {self.batches} batches; unit: {unit}"
+        )
+
+    @property
+    def measured(self) -> str:
+        return "row norm"
+
+    def reach(self, adversary: str, relation: str, accountant: str) -> tuple[float, float | None]:
+        return self.sensitivity, self.sigma / self.sensitivity
+
     def table(self) -> tuple[Claim, ...]:
-        """Return the table: paper, the adversary that the noise is meant for, and the others, who see more."""
         if broken := self.defect():
             note = f"{_sentence(broken)}."
-            return tuple(self._claim(who, note) for who in ("paper", "client", "external", "server"))
+            return tuple(self.row(who, note) for who in ("paper", "client", "external", "server"))
         proved = self._proved()
         external = "The final model holds parts that were trained without noise."
         others = {
@@ -251,7 +265,7 @@ class RowReleasePlan(BatchReleasePlan):
             "server": "Trusted: it holds the labels and sees all before the noise.",
         }
         found = {
-            who: proved if who == self.adversary else self._claim(who, note) for who, note in others.items()
+            who: proved if who == self.adversary else self.row(who, note) for who, note in others.items()
         }
         return (self._paper(proved), *found.values())
 
@@ -269,7 +283,7 @@ class RowReleasePlan(BatchReleasePlan):
         holds = proved.epsilon <= epsilon * ROUNDING
         if not holds:
             note += " NOT proved."
-        return replace(self._claim("paper", note, epsilon, CLOSED_FORM), holds=holds)
+        return replace(self.row("paper", note, epsilon, CLOSED_FORM), holds=holds)
 
     def _proved(self) -> Claim:
         n, rows = self.participations, self.released
@@ -279,51 +293,15 @@ class RowReleasePlan(BatchReleasePlan):
                 f"Each record's own rows are all that depends on it: {n:,} releases of them at one client, "
                 f"{self.basis}. Labels are not protected."
             )
-            return self._claim(self.adversary, note, epsilon, CLOSED_FORM)
+            return self.row(self.adversary, note, epsilon, CLOSED_FORM)
         direct = epsilon_of(replace(self, hidden=False).proved_mu(n, rows), self.delta)
         if self.on == "embedding":
-            return self._claim("server", f"{_sentence(_HELD_OUT)}.", direct_only=direct)
+            return self.row("server", f"{_sentence(_HELD_OUT)}.", direct_only=direct)
         note = (
             f"{_sentence(_HIDDEN)}: only the range of each of the {rows:,} rows released ({self.basis}) bounds one "
             "record's part."
         )
-        return self._claim(self.adversary, note, epsilon, _WHOLE, direct)
-
-    def _claim(
-        self,
-        adversary: str,
-        note: str,
-        epsilon: float = math.inf,
-        accountant: str = "none",
-        direct_only: float | None = None,
-    ) -> Claim:
-        """Complete a row; without an accountant nothing is proved and ε is infinite."""
-        proved = accountant != "none"
-        mechanism = (
-            f"floating-point Gaussian, σ={figure(self.sigma)} per coordinate, {self.noise} noise"
-            if self.sigma > 0
-            else "none"
-        )
-        clip = "unbounded" if self.clip is None else f"clipped to norm {figure(self.clip)}"
-        unit = "one record's features at one client" if self.on == "embedding" else "one record"
-        return Claim(
-            adversary=adversary,
-            epsilon=epsilon,
-            delta=self.delta,
-            mechanism=mechanism,
-            sensitivity=self.sensitivity if proved else math.nan,
-            relation="replace",
-            accountant=accountant,
-            holds=proved,
-            note=note,
-            scope=(
-                f"{self.updates:,} updates, {self.per_upload} release(s) of {self.batch:,} {self.on} rows each, "
-                f"{clip}, of D={self.rows:,} records, {self.batches} batches; unit: {unit}"
-            ),
-            direct_only=direct_only,
-            multiplier=self.sigma / self.sensitivity if proved else None,
-            measured="row norm",
-        )
+        return self.row(self.adversary, note, epsilon, _WHOLE, direct_only=direct)
 
 
 class RowAccount(ReleaseAccount):
@@ -361,11 +339,9 @@ class RowAccount(ReleaseAccount):
         return PrivacyLoss(self.paper_mu(), proved, self._plan.delta)
 
     def spent(self) -> Spent:
-        """Return what was counted."""
         return self._spent
 
     def state(self) -> dict[str, Any]:
-        """Return what another account of the same plan resumes from."""
         spent = self._spent
         return {
             "counts": (spent.rows, spent.uploads, spent.releases, spent.counted),
@@ -374,7 +350,6 @@ class RowAccount(ReleaseAccount):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Resume from the state of another account."""
         # older states have a batch's size after these, which no bound depends on
         rows, uploads, releases, counted = state["counts"][:4]
         self._spent = Spent(releases, counted, rows=rows, uploads=uploads)

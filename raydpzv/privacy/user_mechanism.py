@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -139,6 +140,17 @@ class UserMechanism:
             )  # all of a user's weight may lie in one silo, whose share of the noise is 1/S
         return base
 
+    @property
+    def steps_of_group(self) -> dict[str, Any]:
+        """What the accountant of DP-SGD in the silos reads."""
+        steps = self.releases * self.steps
+        return {"multiplier": self.multiplier, "group": self.group, "rate": self.rate, "steps": steps}
+
+    def shares_coins(self, adversary: str) -> bool:
+        """Whether coins that hide a user, or its records, were drawn on for two releases."""
+        hidden = self.amplified(adversary) or (self.kind == "group" and self.rate < 1)
+        return self.remade > 0 and hidden
+
     def amplified(self, adversary: str) -> bool:
         """Whether a user's coins are hidden from this adversary, so that they add to its privacy.
 
@@ -150,44 +162,45 @@ class UserMechanism:
 def user_epsilon(
     mechanism: UserMechanism, adversary: str = "external", relation: str = "add_remove"
 ) -> float:
-    """Return ε of one user against an adversary: releases as planned or made, participation as planned or counted."""
-    relation = mechanism.change(adversary, relation)
-    if mechanism.remade and (
-        mechanism.amplified(adversary) or (mechanism.kind == "group" and mechanism.rate < 1)
-    ):
-        return _remade_epsilon(mechanism, adversary, relation)
-    if mechanism.kind == "group":
-        return group_epsilon(
-            multiplier=mechanism.multiplier,
-            group=mechanism.group,
-            rate=mechanism.rate,
-            steps=mechanism.releases * mechanism.steps,
-            delta=mechanism.delta,
-            relation=relation,
-        )
-    if mechanism.amplified(adversary):
-        # what one user moves is in z already; the relation says what becomes of its term
-        return poisson_epsilon(
-            noise_multiplier=mechanism.noise_multiplier(adversary, "add_remove"),
-            rate=mechanism.sampling,
-            releases=mechanism.releases,
-            delta=mechanism.delta,
-            relation=relation,
-        )
-    return epsilon_of(user_mu(mechanism, adversary, relation), mechanism.delta)
+    """Return ε of one user against an adversary: releases as planned or made, participation as planned or counted.
 
-
-def _remade_epsilon(mechanism: UserMechanism, adversary: str, relation: str) -> float:
-    """Return ε where coins were drawn on for two releases each: as if these had none, beside what is left.
-
-    Two releases on one draw are not what two draws are. Whoever knows the draw sees no less, so that they are charged
-    as without sampling; the others have coins of their own, and half of δ goes to each part.
+    Where coins were drawn on for two releases each, these are charged as if they had none: two releases on one draw are
+    not what two draws are, and whoever knows the draw sees no less. The others have coins of their own, and half of δ
+    goes to each part.
     """
-    single, twice, rest = _remade_parts(mechanism)
-    bound = user_epsilon(single, adversary, relation)
-    if rest is None:
-        return bound
-    return min(bound, user_epsilon(twice, adversary, relation) + user_epsilon(rest, adversary, relation))
+    relation = mechanism.change(adversary, relation)
+    if mechanism.shares_coins(adversary):
+        single, twice, rest = _remade_parts(mechanism)
+        bound = user_epsilon(single, adversary, relation)
+        if rest is None:
+            return bound
+        return min(bound, user_epsilon(twice, adversary, relation) + user_epsilon(rest, adversary, relation))
+    delta = mechanism.delta
+    if mechanism.kind == "group":
+        return group_epsilon(**mechanism.steps_of_group, relation=relation, delta=delta)
+    if mechanism.amplified(adversary):
+        return poisson_epsilon(**_sampled(mechanism, adversary), relation=relation, delta=delta)
+    return epsilon_of(user_mu(mechanism, adversary, relation), delta)
+
+
+def user_guess(mechanism: UserMechanism, adversary: str = "external", relation: str = "add_remove") -> float:
+    """Return how often this adversary is right at most about one user: (1 + TV)/2 of `user_epsilon`'s releases.
+
+    Of two parts one after the other TV is at most 1 − (1 − TV₁)(1 − TV₂), whatever the second makes of the first.
+    """
+    relation = mechanism.change(adversary, relation)
+    if mechanism.shares_coins(adversary):
+        single, twice, rest = _remade_parts(mechanism)
+        bound = user_guess(single, adversary, relation)
+        if rest is None:
+            return bound
+        parts = [user_guess(part, adversary, relation) for part in (twice, rest)]
+        return min(bound, 1 - 2 * math.prod(1 - part for part in parts))
+    if mechanism.kind == "group":
+        return group_guess(**mechanism.steps_of_group, relation=relation)
+    if mechanism.amplified(adversary):
+        return poisson_guess(**_sampled(mechanism, adversary), relation=relation)
+    return guess_of(user_mu(mechanism, adversary, relation))
 
 
 def _remade_parts(mechanism: UserMechanism) -> tuple[UserMechanism, UserMechanism, UserMechanism | None]:
@@ -200,37 +213,10 @@ def _remade_parts(mechanism: UserMechanism) -> tuple[UserMechanism, UserMechanis
     return single, twice, replace(mechanism, remade=0, releases=mechanism.releases - both, delta=half)
 
 
-def user_guess(mechanism: UserMechanism, adversary: str = "external", relation: str = "add_remove") -> float:
-    """Return how often this adversary is right at most about one user: (1 + TV)/2 of `user_epsilon`'s releases.
-
-    Of two parts one after the other TV is at most 1 − (1 − TV₁)(1 − TV₂), whatever the second makes of the first.
-    """
-    relation = mechanism.change(adversary, relation)
-    if mechanism.remade and (
-        mechanism.amplified(adversary) or (mechanism.kind == "group" and mechanism.rate < 1)
-    ):
-        single, twice, rest = _remade_parts(mechanism)
-        bound = user_guess(single, adversary, relation)
-        if rest is None:
-            return bound
-        parts = [user_guess(part, adversary, relation) for part in (twice, rest)]
-        return min(bound, 1 - 2 * math.prod(1 - part for part in parts))
-    if mechanism.kind == "group":
-        return group_guess(
-            multiplier=mechanism.multiplier,
-            group=mechanism.group,
-            rate=mechanism.rate,
-            steps=mechanism.releases * mechanism.steps,
-            relation=relation,
-        )
-    if mechanism.amplified(adversary):
-        return poisson_guess(
-            noise_multiplier=mechanism.noise_multiplier(adversary, "add_remove"),
-            rate=mechanism.sampling,
-            releases=mechanism.releases,
-            relation=relation,
-        )
-    return guess_of(user_mu(mechanism, adversary, relation))
+def _sampled(mechanism: UserMechanism, adversary: str) -> dict[str, Any]:
+    """What the accountant of Poisson sampling reads: what one user moves is in z, and the relation comes beside it."""
+    z = mechanism.noise_multiplier(adversary, "add_remove")
+    return {"noise_multiplier": z, "rate": mechanism.sampling, "releases": mechanism.releases}
 
 
 def user_mu(mechanism: UserMechanism, adversary: str = "external", relation: str = "add_remove") -> float:
@@ -241,13 +227,7 @@ def user_mu(mechanism: UserMechanism, adversary: str = "external", relation: str
 def user_epsilon_rdp(mechanism: UserMechanism, adversary: str = "external") -> float:
     """Return the Rényi accountant's ε (add_remove), which holds for the discrete noise as it is."""
     if mechanism.kind == "group":
-        return group_epsilon_rdp(
-            multiplier=mechanism.multiplier,
-            group=mechanism.group,
-            rate=mechanism.rate,
-            steps=mechanism.releases * mechanism.steps,
-            delta=mechanism.delta,
-        )
+        return group_epsilon_rdp(**mechanism.steps_of_group, delta=mechanism.delta)
     z = mechanism.noise_multiplier(adversary, "add_remove")
     if mechanism.amplified(adversary):
         return group_epsilon_rdp(

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from raydpzv.privacy.claims import COUNTS_KNOWN, UNCHARGED, Claim, figure
+from raydpzv.privacy.claims import COUNTS_KNOWN, Claim, figure
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.group_accountant import lemma_9_epsilon
 from raydpzv.privacy.open_sums import OpenSums
@@ -77,27 +77,22 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 
     @property
     def adversary(self) -> str:
-        """Whose ε the target is."""
         return self.against
 
     @property
     def protected(self) -> int:
-        """U, the users."""
         return self.users
 
     @property
     def of_uploads(self) -> bool:
-        """The silos release."""
         return True
 
     @property
     def under_way(self) -> int:
-        """One round, or without rounds a sum of each silo."""
         return self.silos if self.asynchronous else 1
 
     @property
     def noun(self) -> str:
-        """A round, or a silo's release."""
         return "release" if self.asynchronous else "round"
 
     def with_noise_for(self, epsilon: float) -> Self:
@@ -105,15 +100,12 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         return replace(self, multiplier=least_multiplier(self, epsilon, self.against), target=epsilon)
 
     def account(self) -> UserAccount:
-        """Return an empty account of a run of this plan."""
         return UserAccount(self)
 
     def first_event(self) -> ReleaseEvent:
-        """Return a release for which every user is drawn."""
         return ReleaseEvent(0, np.arange(self.users))
 
     def counted_as(self, spent: Spent) -> Self:
-        """Return the plan with what was counted."""
         return replace(
             self,
             releases=spent.releases,
@@ -125,37 +117,24 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         )
 
     def with_exposed_coins(self, why: str) -> Self:
-        """Return the plan of a run whose coins hide no user."""
         return replace(self, exposed=self.exposed or why)
 
     def budget_terms(self, adversary: str) -> tuple[str, str]:
-        """Return whose ε a budget bounds, and what neighbours differ in."""
         return f"adversary {adversary}", "add or remove one user"
 
     def obstacle(self) -> str:
-        """Return why no ε at all can be given, or nothing."""
         if self.noise != "system":
             return "the noise comes from a seed, and whoever has the seed subtracts it"
         return ""
 
-    def caveats(self) -> tuple[str, ...]:
-        """Return what to print beside every ε, one clause each."""
-        clauses = [f"never charged are {', '.join(UNCHARGED)}", "that a user is on the list is public"]
-        if self.drawn:
-            clauses.append(self.drawn)
-        if self.group_rule:
-            clauses.append(self._read_off())
-        if self.late:
-            clauses.append("every sum that a late upload opens is a release more, charged when it comes")
-        if self.delta * self.users >= 1:
-            clauses.append(
-                f"δ = {self.delta:g} is not below 1/U (U·δ = {figure(self.delta * self.users)}) and permits "
-                "revealing whole users"
-            )
-        return tuple(clauses)
+    def own_caveats(self) -> tuple[str, ...]:
+        late = (
+            "every sum that a late upload opens is a release more, charged when it comes" if self.late else ""
+        )
+        read_off = self._read_off() if self.group_rule else ""
+        return tuple(filter(None, ("that a user is on the list is public", self.drawn, read_off, late)))
 
     def calibration(self) -> str:
-        """Return where σ comes from."""
         sigma = f"σ = {figure(self.multiplier)}"
         if self.target is None:
             return f"{sigma}, the noise in units of C, is given by the scenario; ε follows from it."
@@ -167,11 +146,10 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         )
 
     def table(self) -> tuple[Claim, ...]:
-        """Return the table: the paper's row, then each adversary's under both relations."""
         rows = tuple(itertools.product(ADVERSARIES, RELATIONS))
         if broken := self.obstacle():
             note = f"{broken[0].upper()}{broken[1:]}."
-            return tuple(self._claim(*row, note) for row in (("paper", "add_remove"), *rows))
+            return tuple(self._row(*row, note) for row in (("paper", "add_remove"), *rows))
         return (*self._paper(), *(self._proved(*row) for row in rows))
 
     def _paper(self) -> tuple[Claim, ...]:
@@ -195,19 +173,12 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
             note = (
                 "The paper's accounting, by Rényi divergences. True against outsiders; others may see more."
             )
-        claim = self._claim("paper", "add_remove", note, epsilon, _RDP)
+        claim = self._row("paper", "add_remove", note, epsilon, _RDP)
         return (replace(claim, holds=proved <= epsilon * ROUNDING),)
 
     def _lemma_9(self, proved: float) -> tuple[float, str]:
         epsilon, valid = (
-            lemma_9_epsilon(
-                multiplier=self.multiplier,
-                group=self.group,
-                rate=self.rate,
-                steps=self.releases * self.steps,
-                delta=self.delta,
-                as_published=published,
-            )
+            lemma_9_epsilon(**self.steps_of_group, delta=self.delta, as_published=published)
             for published in (True, False)
         )
         power = 1 << (self.group.bit_length() - 1)
@@ -240,7 +211,7 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
             note += " The counts n_su are known to the coordinator."
         if adversary == "client" and self.change(adversary, "add_remove") != "add_remove":
             note += self._of_counts()
-        claim = self._claim(adversary, relation, note, epsilon, accountant)
+        claim = self._row(adversary, relation, note, epsilon, accountant)
         return replace(claim, guess=user_guess(self, adversary, relation))
 
     def _of_group(self) -> str:
@@ -305,42 +276,31 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
     def _read_off(self) -> str:
         return f"k = {self.group} ({self.group_rule} of users' records) is read off the data, which is not charged"
 
-    def _claim(
-        self,
-        adversary: str,
-        relation: str,
-        note: str,
-        epsilon: float = math.inf,
-        accountant: str = "none",
-    ) -> Claim:
-        """Complete a row; without an accountant nothing is proved and ε is infinite."""
-        changed, proved = self.change(adversary, relation), accountant != "none"
-        moved = self.clip * self.moved(changed) if proved else math.nan
-        if adversary == "paper" and self.kind == "naive":
-            moved = self.clip
-        known = adversary in ("client", "server") and self.counts_known
+    @property
+    def mechanism(self) -> str:
         what = "each record's gradient" if self.kind == "group" else "each vector"
-        return Claim(
-            adversary=adversary,
-            epsilon=epsilon,
-            delta=self.delta,
-            mechanism=(
-                f"discrete Gaussian on whole numbers ({what} of norm C on a grid of {self.bits} bits), "
-                f"σ={figure(self.multiplier)} times C, {self.noise} noise"
-            ),
-            sensitivity=moved,
-            relation=relation,
-            accountant=accountant,
-            holds=proved,
-            note=note,
-            scope=self._scope() + (COUNTS_KNOWN if known else ""),
-            multiplier=self.noise_multiplier(adversary, relation)
-            if proved and adversary != "paper"
-            else None,
-            measured="gradients' norm" if self.kind == "group" else "sum's norm",
+        return (
+            f"discrete Gaussian on whole numbers ({what} of norm C on a grid of {self.bits} bits), "
+            f"σ={figure(self.multiplier)} times C, {self.noise} noise"
         )
 
-    def _scope(self) -> str:
+    @property
+    def measured(self) -> str:
+        return "gradients' norm" if self.kind == "group" else "sum's norm"
+
+    def reach(self, adversary: str, relation: str, accountant: str) -> tuple[float, float | None]:
+        if adversary == "paper":
+            return self.clip * (1 if self.kind == "naive" else self.moved(relation)), None
+        moved = self.clip * self.moved(self.change(adversary, relation))
+        return moved, self.noise_multiplier(adversary, relation)
+
+    def _row(self, adversary: str, relation: str, note: str, *bound: Any) -> Claim:
+        claim = self.row(adversary, note, *bound, relation=relation)
+        known = adversary in ("client", "server") and self.counts_known
+        return replace(claim, scope=claim.scope + COUNTS_KNOWN) if known else claim
+
+    @property
+    def scope(self) -> str:
         count = f"{self.releases:,} {self.noun}{'' if self.releases == 1 else 's'}"
         what = {
             "sum": f"sums over users, {self.weights} weights",
@@ -406,18 +366,15 @@ class UserAccount(ReleaseAccount):
         )
 
     def spent(self) -> Spent:
-        """Return what was counted."""
         fewest = None if self._plan.fewest is None else self._fewest
         return Spent(self._releases, self.participations, fewest=fewest, remade=self._remade)
 
     def state(self) -> dict[str, Any]:
-        """Return what another account resumes from: releases, and how often each user was drawn."""
         drawn = {"drawn": self._drawn.counts.tolist()} if self._drawn else {}
         remade = {"remade": self._remade} if self._remade else {}
         return {"releases": self._releases, **remade, **drawn, "fewest": self._fewest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Resume from the state of another account."""
         self._releases, self._remade = int(state["releases"]), int(state.get("remade", 0))
         if self._drawn:
             self._drawn.restore(np.array(state["drawn"], np.int64))

@@ -27,7 +27,7 @@ _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 def is_horizontal(summary: Summary) -> bool:
     """Tell whether the run's clients share out rows and train one model, rather than share out features."""
     name = summary.get("method")
-    return name in METHODS and METHODS[str(name)].kind == "horizontal"
+    return name in METHODS and METHODS[str(name)].one_model
 
 
 def headline(summary: Summary) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from raydpzv.compare.run_comparison import finished
-from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import unrecorded
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_plan import Trial
@@ -17,7 +17,7 @@ def without_checkpoint(spec: AnyScenario) -> str:
     """Return why runs of a scenario leave no checkpoint to go on from, or nothing."""
     if spec.clock.kind == "wall":
         return "real time cannot stand still"
-    if isinstance(spec, VerticalScenario) and (what := unrecorded(spec)):
+    if what := unrecorded(spec):
         return f"{what} comes from the operating system and is not kept"
     return ""
 

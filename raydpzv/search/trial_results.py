@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from raydpzv.compare.run_comparison import check_own, set_aside
 from raydpzv.config.paths import unlocated
-from raydpzv.config.scenario import AnyScenario, VerticalScenario
-from raydpzv.config.timing import barrier
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError
 from raydpzv.experiment.diagnostics import LATE
@@ -403,7 +402,7 @@ def rate_asked(spec: AnyScenario) -> float:
 
     That is under the virtual clock, where clients come as soon as they can, and where they wait for one another.
     """
-    if spec.clock.kind != "wall" or (isinstance(spec, VerticalScenario) and barrier(spec) > 1):
+    if spec.clock.kind != "wall" or spec.barrier > 1:
         return math.nan
     rate = spec.arrivals.rate
     return sum(rates_asked(spec.arrivals.kind, rate, spec.split.clients))

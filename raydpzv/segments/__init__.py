@@ -1,1 +1,1 @@
-"""How runs that broke off go on: where legs under the wall clock begin, and how many went on from one place."""
+"""How broken-off runs resume: where segments under the wall clock start, and how many started from one place."""

@@ -1,6 +1,6 @@
-"""The legs of a run under the wall clock whose clients pull: a checkpoint is of the server and its accounts alone.
+"""The segments of a run under the wall clock whose clients pull: a checkpoint is of the server and its accounts alone.
 
-Clients are functions of the ledger, so that a new leg begins after the ledger's last update: those beyond the
+Clients are functions of the ledger, so that a new segment starts after the ledger's last update: those beyond the
 checkpoint are entered into rows and accounts as the ledger has them, and no client makes them again. An upload under
 way is lost; where it released something it counts all the same, since whoever saw it has it: one for each client.
 """
@@ -13,19 +13,19 @@ from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import PullServer, ResumableServer, Upload
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.segments.continuation import Leg
+from raydpzv.segments.continuation import RunSegment
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import wake
 from raydpzv.wire.seeds import SeededScalars
 
 
-class PullLeg(Leg):
-    """One leg of a run whose server was brought to the checkpoint already; `bring` it to the ledger's end."""
+class PullSegment(RunSegment):
+    """One segment of a run whose server was brought to the checkpoint already; `bring` it to the ledger's end."""
 
     def bring(self, ledger: Ledger, *, accounted: bool) -> None:
-        """Bring rows and accounts to where the leg begins, the ledger's end; accounted: updates are releases."""
+        """Bring rows and accounts to where the segment starts, the ledger's end; accounted: updates are releases."""
         if self._checkpoint:
-            self._taken_up(lost=not self._run["stopped"])
+            self._restore_loop(lost=not self._run["stopped"])
         else:
             self._loop.start(self._time)
         server = cast(PullServer, self._loop.server)
@@ -43,7 +43,7 @@ class PullLeg(Leg):
             self._recovered += 1
 
     def take(self, time: float, *, stopped: bool) -> Checkpoint:
-        """Return where the next leg can begin; nothing is served meanwhile. stopped: nothing more can be under way."""
+        """Return where the next segment can start; nothing is served meanwhile. stopped: nothing can be under way."""
         server = cast(ResumableServer, self._loop.server)
         state = self._moment(time) | {"stopped": stopped}
         return Checkpoint(server.updates, {"run": state}, server.state())

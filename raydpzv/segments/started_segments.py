@@ -1,7 +1,7 @@
-"""How often a run went on from one place: what each of these legs released before it was lost, no record tells.
+"""How many segments of a run started from one checkpoint: no record tells what the lost ones released.
 
 A run of users is charged for what may have been under way when a kill came. A checkpoint knows of one kill alone, that
-of the leg which wrote it; legs that came no further leave their count here, before they release anything.
+of the segment which wrote it. Segments that wrote none are counted here, each before it releases anything.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from raydpzv.records.run_writer import RunWriter
 _FILE = "begun_legs.json"
 
 
-def legs_begun(folder: RunFolder) -> int:
-    """Return how many legs went on from a folder's last checkpoint, or without one from the start, to no other."""
+def segments_started(folder: RunFolder) -> int:
+    """Return how many segments started from a folder's last checkpoint (or the run's start) and wrote no other."""
     path = folder.path / _FILE
     if not path.is_file():
         return 0
@@ -38,31 +38,31 @@ def legs_begun(folder: RunFolder) -> int:
     return known.get(folder.checkpoint_sha256(), 0)
 
 
-def went_on(folder: RunFolder) -> bool:
-    """Tell whether any leg went on from a place of a folder's run, which may have released what was released before."""
+def has_restarted(folder: RunFolder) -> bool:
+    """Tell whether any segment of a folder's run was restarted, which may have released something twice."""
     return (folder.path / _FILE).is_file()
 
 
-def note_leg(folder: RunFolder) -> None:
-    """Put on record, for good, that another leg begins; call it before it releases anything."""
-    facts = {"place": folder.checkpoint_sha256(), "legs": legs_begun(folder) + 1}
+def note_segment(folder: RunFolder) -> None:
+    """Record, for good, that another segment starts; call it before it releases anything."""
+    facts = {"place": folder.checkpoint_sha256(), "legs": segments_started(folder) + 1}
     write_atomically(folder.path / _FILE, as_json(facts).encode(), fsync=True)
 
 
 def note_fall_back(folder: RunWriter, each: int) -> None:
-    """Record, for good, the lost legs that the account of the checkpoint before the last one does not have.
+    """Record, for good, the lost segments that the account of the checkpoint before the last one does not have.
 
-    Call it before the folder falls back. each: releases that a leg may have lost. A leg that wrote both checkpoints may
-    count twice; no leg is left out.
+    Call it before the folder falls back. each: releases that a segment may have lost. A segment that wrote both
+    checkpoints may count twice; no segment is left out.
     """
     last, older = folder.checkpoint(), folder.older_checkpoint()
     if last is None:
         return
     lost = _lost(last) - (_lost(older.checkpoint) if older else 0)
     killed = not _run(last).get("stopped", False)
-    legs = legs_begun(folder) + killed + math.ceil(lost / each)
-    facts = {"place": folder.checkpoint_sha256(), "legs": max(1, legs_begun(folder))}
-    facts["older"] = [{"place": older.sha256 if older else "", "legs": max(1, legs)}]
+    segments = segments_started(folder) + killed + math.ceil(lost / each)
+    facts = {"place": folder.checkpoint_sha256(), "legs": max(1, segments_started(folder))}
+    facts["older"] = [{"place": older.sha256 if older else "", "legs": max(1, segments)}]
     write_atomically(folder.path / _FILE, as_json(facts).encode(), fsync=True)
 
 
@@ -72,5 +72,5 @@ def _run(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def _lost(checkpoint: Checkpoint) -> int:
-    """Return the releases of lost legs that a checkpoint's account has charged."""
+    """Return the releases of lost segments that a checkpoint's account has charged."""
     return int(_run(checkpoint)["status"].get("privacy", {}).get("remade", 0))

@@ -1,9 +1,9 @@
-"""The legs of a vertical run under the wall clock: its roles brought to where one begins, and its checkpoints.
+"""The segments of a vertical run under the wall clock: bringing its roles to where one starts, and its checkpoints.
 
 Of methods with a ledger the uploads of every update beyond the checkpoint are made and served once more, in the
 ledger's order and with the releases on record, so that the server has the bits that it had. Messages under way are
 lost, as with a client that is: its upload is made anew, of the same rows, model and directions, and an answer on record
-counts as delivered when the leg begins. Others begin where the checkpoint is, with the answers under way then.
+counts as delivered when the segment starts. Others start where the checkpoint is, with the answers under way then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raydpzv.ledger.entries import Slice
 from raydpzv.methods.roles import Order, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import ledger_history, tell
-from raydpzv.segments.continuation import Leg
+from raydpzv.segments.continuation import RunSegment
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import Activation, Observer
 from raydpzv.sim.server_loop import ServerLoop
@@ -42,8 +42,8 @@ class LedgerAhead(Protocol):
         ...
 
 
-class WallLeg(Leg):
-    """One leg of a run: `bring` its roles to where it begins, `begin` it, then `take` its checkpoints.
+class WallSegment(RunSegment):
+    """One segment of a run: `bring` its roles to where it starts, `record_start`, then `take` its checkpoints.
 
     server_loop: around a fresh server; ledger: that server, if it keeps one; checkpoint: None for a run from its start.
     """
@@ -60,7 +60,7 @@ class WallLeg(Leg):
         self._clients, self._server = clients, cast(VerticalServer, server_loop.server)
         self._ledger_server = ledger
         self.orders: list[Order] = []
-        """What clients begin with: one that waits for others has none."""
+        """What clients start with: one that waits for others has none."""
 
     @property
     def needs_clients(self) -> bool:
@@ -68,11 +68,11 @@ class WallLeg(Leg):
         return self._ledger_server is None
 
     def bring(self, host: Executor) -> None:
-        """Bring fresh roles to where the leg begins; host: where the clients' work is done until then."""
+        """Bring fresh roles to where the segment starts; host: where the clients' work is done until then."""
         first: Sequence[Order] = ()
         if self._checkpoint:
             self._server.restore(self._checkpoint.state["server"])
-            self._taken_up(lost=True)
+            self._restore_loop(lost=True)
         else:
             first = self._loop.start(self._time)
         if self._ledger_server:
@@ -88,7 +88,7 @@ class WallLeg(Leg):
             self._loop.counted(self._served)
 
     def take(self, under_way: UnderWay, saved: Sequence[SavedClient]) -> Checkpoint:
-        """Return where the next leg can begin; nothing may be served meanwhile.
+        """Return where the next segment can start; nothing may be served meanwhile.
 
         saved: every client's state, of methods without a ledger.
         """
@@ -134,7 +134,7 @@ class WallLeg(Leg):
 
 
 def _pending(client: int, saved: SavedClient, under_way: UnderWay) -> Iterator[tuple[Order, bool]]:
-    """Yield the orders that a client begins the next leg with, and whether they are sent a second time.
+    """Yield the orders that a client starts the next segment with, and whether they are sent a second time.
 
     One that has applied its last answer is told to go on; but what names its first work is sent again. One whose
     upload waits at the server for others gets its order when these have come.

@@ -86,9 +86,9 @@ class PullRun(VirtualRun):
         """Return all that the run needs to go on between two events, beside its roles."""
         return super().moment() | {"drawn": self._drawn, "waiting": self._queue.waiting()}
 
-    def _take_up(self, state: Mapping[str, Any]) -> None:
+    def _resume_moment(self, state: Mapping[str, Any]) -> None:
         """Become what a run was at a moment."""
-        super()._take_up(state)
+        super()._resume_moment(state)
         self._merged, self._queue = self._timing.arrivals.merged(), Queue(state["waiting"])
         events = [event for _, event in state["events"]]
         planned = sum(isinstance(event, Epoch) for event in events)
@@ -97,12 +97,12 @@ class PullRun(VirtualRun):
         if self._queue.waiting() != due:
             raise ReplayMismatch("the clients that wait in the checkpoint are not those of its moment")
 
-    def _waiting(self, begun: Iterable[tuple[float, int]], events: Sequence[object]) -> list[Waiting]:
-        """Return what `Queue.waiting` does, worked out from the epochs that have begun and the events to come."""
-        served = self._works + Counter(event.client for event in events if isinstance(event, Pull))
+    def _waiting(self, started: Iterable[tuple[float, int]], events: Sequence[object]) -> list[Waiting]:
+        """Return what `Queue.waiting` does, worked out from the epochs that have started and the events to come."""
+        served = self._clients.works + Counter(event.client for event in events if isinstance(event, Pull))
         found: dict[int, list[float]] = {e.client: [] for e in events if isinstance(e, Pull | Arrival)}
         seen = Counter[int]()
-        for due, client in begun:
+        for due, client in started:
             seen[client] += 1
             if seen[client] > served[client]:
                 found.setdefault(client, []).append(due)
@@ -215,11 +215,21 @@ class PullServerLoop:
             self._server_loop.stop(reason)
 
 
+class HostShare(NamedTuple):
+    """Which clients live on a host: those m with m mod `parts` = `part`.
+
+    begins: the time before which epochs are left out, since nobody lived there.
+    """
+
+    part: int = 0
+    parts: int = 1
+    begins: float = 0.0
+
+
 class PullLoop:
     """The clients of one host under the wall clock; their simulated delays are waited for side by side.
 
-    Clients m with m mod `parts` = `part` live here. The host computes one upload at a time: an epoch that finds it
-    computing starts late, and is counted. Epochs before `begins` are left out: nobody lived here then.
+    The host computes one upload at a time: an epoch that finds it computing starts late, and is counted.
     """
 
     def __init__(
@@ -228,14 +238,11 @@ class PullLoop:
         port: PullConnection,
         timing: Timing,
         clock: Clock,
-        *,
-        part: int = 0,
-        parts: int = 1,
-        begins: float = 0.0,
+        share: HostShare = HostShare(),  # noqa: B008  (a tuple)
     ) -> None:
         self._client_group, self._port, self._timing, self._clock = client_group, port, timing, clock
-        epochs = timing.arrivals.merged(part, parts)
-        self._merged = dropwhile(lambda epoch: epoch[0] < begins, epochs)
+        epochs = timing.arrivals.merged(share.part, share.parts)
+        self._merged = dropwhile(lambda epoch: epoch[0] < share.begins, epochs)
         self._events: EventQueue[Epoch | Pull | tuple[Upload, Activation]] = EventQueue()
         self._queue, self._works = Queue(), 0
         self._stopping, self._over = threading.Event(), False

@@ -69,8 +69,8 @@ class ServerLoop:
             observer,
             budget,
         )
-        self._told = evaluated
-        self._untold: Metrics | None = None
+        self._evaluated = evaluated
+        self._unreported: Metrics | None = None
         self.stop_reason: str | None = None
         """Why the run is over, or None while it goes on."""
         self._account, self._loss = _Account(), UNACCOUNTED
@@ -151,7 +151,7 @@ class ServerLoop:
         return orders
 
     def services(self) -> dict[str, Any]:
-        """Return what is open between two events, beside the counts: what else `take_up` needs."""
+        """Return what is open between two events, beside the counts: what else `restore` needs."""
         return {
             "open": [tuple(service) for service in self._open_services.values()],
             "syncs": sorted(self._syncs.items()),
@@ -159,7 +159,7 @@ class ServerLoop:
             "loss": tuple(self._loss),
         }
 
-    def take_up(self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool) -> None:
+    def restore(self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool) -> None:
         """Go on between two events of a run that was interrupted; lost: it may have gone on after these counts."""
         self._resume_counts(account, lost=lost)
         self._open_services = {found[1]: _OpenService(*found) for found in services["open"]}
@@ -301,11 +301,11 @@ class ServerLoop:
             self._write_service((round, client, step, due, woke, late, served, at, loss))
 
     def evaluated(
-        self, metrics: Metrics, at: float, version: int | None = None, *, tell: bool = True
+        self, metrics: Metrics, at: float, version: int | None = None, *, report: bool = True
     ) -> None:
         """Record an evaluation of the model after `version` updates (None: the current one).
 
-        tell: call `tell`, too; else the caller does, when the run is between two events.
+        report: call `report`, too; else the caller does, when the run is between two events.
         """
         self._account.accuracy, self._account.loss = metrics.accuracy, metrics.loss
         self._account.concordance = math.nan if metrics.concordance is None else metrics.concordance
@@ -316,20 +316,20 @@ class ServerLoop:
         self.observer.emit(
             "numbers", round=self.updates, up=self._account.numbers_up, down=self._account.numbers_down
         )
-        self._untold = metrics
-        if tell:
-            self.tell()
+        self._unreported = metrics
+        if report:
+            self.report()
 
     @property
-    def to_tell(self) -> bool:
-        """Whether somebody is still to be told of the last evaluation."""
-        return self._untold is not None and self._told is not unheard
+    def report_pending(self) -> bool:
+        """Whether the last evaluation is still to be reported."""
+        return self._unreported is not None and self._evaluated is not unheard
 
-    def tell(self) -> None:
-        """Tell of the last evaluation, once; who is told may let the run wait."""
-        metrics, self._untold = self._untold, None
+    def report(self) -> None:
+        """Report the last evaluation, once; its listener may let the run wait."""
+        metrics, self._unreported = self._unreported, None
         if metrics is not None:
-            self._told(self.status(), metrics)
+            self._evaluated(self.status(), metrics)
 
     def _record_evaluation(self, metrics: Metrics, part: str, round: int, at: float) -> None:
         self.observer.emit(

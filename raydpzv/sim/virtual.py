@@ -9,10 +9,11 @@ A query is answered on arrival, with the model as it is then; only its way there
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -38,12 +39,16 @@ class Timing:
     service: DelayModel
     network: Network
 
+    def service_seconds(self, which: int) -> float:
+        """Return the seconds that serving upload 0, 1, ... takes."""
+        return self.service.of(0, which)
+
 
 class Delivery(NamedTuple):
     """An order on its way to its client."""
 
     order: Order
-    handle: Any  # of the work, if it began when the order was sent
+    handle: Any  # of the work, if it started when the order was sent
 
 
 class Arrival(NamedTuple):
@@ -56,44 +61,96 @@ class Arrival(NamedTuple):
     promised: int | None
 
 
-class VirtualRun:
-    """One run under the virtual clock.
+@dataclass(frozen=True)
+class Scoring:
+    """score: scores the newest model on the held-out rows; every: updates between two evaluations.
 
-    score: scores the newest model on the held-out rows; evaluate_every: updates between evaluations (also before the
-    first and after the last); stop: set it from outside to end the run after the event in progress; tick: called
-    after every service; updated: called after every update of the model, before new orders are sent; stopped: called
-    where `stop` ends the run, before answers on their way are delivered; state: go on from there (see `state` and
-    `moment`).
+    The model is evaluated before the first update and after the last one, too.
     """
+
+    score: Callable[[], Metrics]
+    every: int
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class LoopHooks:
+    """What a run under the virtual clock calls.
+
+    stop: asked after each event whether the run is to end. tick: called after every service. updated: called after
+    every update of the model, before new orders are sent. stopped: called where `stop` ends the run, before answers on
+    their way are delivered.
+    """
+
+    stop: Stop = field(default_factory=threading.Event)
+    tick: Callable[[], None] = _nothing
+    updated: Callable[[], None] = _nothing
+    stopped: Callable[[], None] = _nothing
+
+
+class _ClientClocks:
+    """Each client's activation epochs, pieces of work, and requests that are not answered yet."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._epochs: dict[int, Iterator[float]] = {}
+        self._used: Counter[int] = Counter()
+        self.works: Counter[int] = Counter()
+        """Pieces of work that each client has started."""
+        self.asking: dict[int, tuple[float, float]] = {}
+        """(due, woke) of each client that waits for the answer to its request."""
+
+    def next_epoch(self, client: int) -> float | None:
+        """Return when a client wakes next; None: never again."""
+        if client not in self._epochs:
+            self._epochs[client] = self._arrivals.epochs(client)
+        self._used[client] += 1
+        return next(self._epochs[client], None)
+
+    def next_work(self, client: int) -> int:
+        """Return the number of a client's next piece of work, and count it."""
+        self.works[client] += 1
+        return self.works[client] - 1
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps beside the pieces of work."""
+        return {
+            "epochs": sorted(self._used.items()),
+            "asking": [(client, *epoch) for client, epoch in sorted(self.asking.items())],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the clocks were."""
+        self.asking = {client: (due, woke) for client, due, woke in state["asking"]}
+        for client, used in state["epochs"]:
+            epochs = self._arrivals.epochs(client)
+            self._used[client] = sum(1 for _ in islice(epochs, used))
+            self._epochs[client] = epochs
+
+
+class VirtualRun:
+    """One run under the virtual clock; state: where it resumes (see `state` and `moment`), None: at its start."""
 
     def __init__(
         self,
         server_loop: ServerLoop,
         host: Executor,
         timing: Timing,
-        *,
-        score: Callable[[], Metrics],
-        evaluate_every: int,
-        stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
-        updated: Callable[[], None] = lambda: None,
-        stopped: Callable[[], None] = lambda: None,
+        scoring: Scoring,
+        hooks: LoopHooks | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._server_loop, self._host, self._timing = server_loop, host, timing
-        self._score, self._every = score, evaluate_every
-        self._stop, self._tick = stop or threading.Event(), tick
-        self._updated, self._stopped = updated, stopped
-        self._resumed = state
-        self._now = 0.0
+        self._scoring, self._hooks, self._resumed = scoring, hooks or LoopHooks(), state
         self._events: EventQueue[Any] = EventQueue()
-        self._epochs: dict[int, Iterator[float]] = {}
-        self._epochs_used: Counter[int] = Counter()
-        self._limit = server_loop.budget.seconds
-        self._busy_until = 0.0
+        self._clients = _ClientClocks(timing.arrivals)
+        self._now = self._busy_until = 0.0
         self._within_a_round = False
-        self._works: Counter[int] = Counter()
-        self._asking: dict[int, tuple[float, float]] = {}
+        seconds = server_loop.budget.seconds
+        self._limit = math.inf if seconds is None else seconds
 
     def run(self) -> None:
         """Run until a budget ends it, `stop` is set, or nothing is left to happen."""
@@ -111,11 +168,11 @@ class VirtualRun:
         if self._resumed is None:
             self._begin()
             self._evaluate()
-            self._server_loop.tell()
+            self._server_loop.report()
         elif "events" in self._resumed:
-            self._take_up(self._resumed)
+            self._resume_moment(self._resumed)
         else:
-            self._go_on_from(self._resumed)
+            self._resume_round(self._resumed)
         while self._goes_on():
             self._now, event = self._events.pop()
             self._happen(event, self._now)
@@ -126,9 +183,9 @@ class VirtualRun:
         return {
             "time": self._now,
             "busy_until": self._busy_until,
-            "works": sorted(self._works.items()),
+            "works": sorted(self._clients.works.items()),
             "status": self._server_loop.account(),
-            "stopped": self._stop.is_set(),
+            "stopped": self._hooks.stop.is_set(),
         }
 
     def moment(self) -> dict[str, Any]:
@@ -137,36 +194,28 @@ class VirtualRun:
         Asked for in `tick` or `stopped`. Uploads that are computed elsewhere are waited for: they are messages under
         way.
         """
-        return self.state() | {
-            "events": self._events.change(self._with_upload),
-            "epochs": sorted(self._epochs_used.items()),
-            "asking": [(client, *epoch) for client, epoch in sorted(self._asking.items())],
-            "services": self._server_loop.services(),
-        }
+        events = {"events": self._events.change(self._with_upload)}
+        return self.state() | events | self._clients.state() | {"services": self._server_loop.services()}
 
     def _with_upload(self, event: Any) -> Any:
         if type(event) is not Arrival or event.upload:
             return event
         return event._replace(handle=None, upload=self._host.result(event.handle))
 
-    def _take_up(self, state: Mapping[str, Any]) -> None:
+    def _resume_moment(self, state: Mapping[str, Any]) -> None:
         """Become what a run was at a moment."""
         self._now, self._busy_until = state["time"], state["busy_until"]
-        self._works = Counter(dict(state["works"]))
-        self._asking = {client: (due, woke) for client, due, woke in state["asking"]}
-        for client, used in state["epochs"]:
-            epochs = self._timing.arrivals.epochs(client)
-            self._epochs_used[client] = sum(1 for _ in islice(epochs, used))
-            self._epochs[client] = epochs
+        self._clients.works = Counter(dict(state["works"]))
+        self._clients.restore(state)
         for time, event in state["events"]:
             self._events.add(time, event)
-        self._server_loop.take_up(state["status"], state["services"], lost=not state["stopped"])
+        self._server_loop.restore(state["status"], state["services"], lost=not state["stopped"])
 
-    def _go_on_from(self, state: Mapping[str, Any]) -> None:
-        """Send the orders of the next round, which the state counts as sent, and go on."""
+    def _resume_round(self, state: Mapping[str, Any]) -> None:
+        """Resume after a round: send the orders of the next one, which the state counts as sent."""
         self._now = state["time"]
         self._busy_until = state["busy_until"]
-        self._works = Counter(dict(state["works"]))
+        self._clients.works = Counter(dict(state["works"]))
         for order in self._server_loop.restart(state["status"], lost=not state.get("stopped", False)):
             self._send(order, self._busy_until)
         self._evaluate_if_due()
@@ -179,13 +228,13 @@ class VirtualRun:
         (self._deliver if type(event) is Delivery else self._serve)(event, time)
 
     def _goes_on(self) -> bool:
-        if self._stop.is_set() and not self._within_a_round:
+        if self._hooks.stop.is_set() and not self._within_a_round:
             if self._server_loop.stop_reason is None:
-                self._stopped()
+                self._hooks.stopped()
             self._server_loop.stop(USER)
         if not self._events:
             self._server_loop.stop(NOBODY_WAKES)
-        elif self._limit is not None and self._events.next_time() > self._limit:
+        elif self._events.next_time() > self._limit:
             self._server_loop.stop_at_time()
         return self._server_loop.stop_reason is None
 
@@ -211,31 +260,25 @@ class VirtualRun:
         if not order.asks:
             self._server_loop.applied(client, now)
         handle = event.handle if order.start_immediately else self._host.submit(order)
-        if asked := self._asking.pop(client, None):  # this answers the request: the activation goes on
+        if asked := self._clients.asking.pop(
+            client, None
+        ):  # this answers the request: the activation goes on
             self._work(order, handle, now, *asked)
             return
         start_immediately = order.start_immediately or self._timing.arrivals.closed_loop
-        due = now if start_immediately else self._next_epoch(client)
+        due = now if start_immediately else self._clients.next_epoch(client)
         if due is None:
             return
         woke = max(due, now)
         if order.asks:
-            self._asking[client] = due, woke
+            self._clients.asking[client] = due, woke
         self._work(order, handle, woke, due, woke)
-
-    def _next_epoch(self, client: int) -> float | None:
-        if client not in self._epochs:
-            self._epochs[client] = self._timing.arrivals.epochs(client)
-        self._epochs_used[client] += 1
-        return next(self._epochs[client], None)
 
     def _work(self, order: Order, handle: Any, begins: float, due: float, woke: float) -> None:
         """Plan the arrival of the upload that comes of an order whose work begins then; see `Activation`."""
         client, sent, timing = order.client, begins, self._timing
         if not (order.is_query or order.asks):
-            works = self._works[client]
-            sent += timing.compute.of(client, works)
-            self._works[client] = works + 1
+            sent += timing.compute.of(client, self._clients.next_work(client))
         size, upload = order.upload_bytes, None
         if size is None and timing.network.needs_size(client):
             upload = self._host.result(handle)
@@ -253,7 +296,7 @@ class VirtualRun:
             raise RunError(f"client {client} sent {size} bytes where its order promised {promised}")
         delay = 0.0 if upload.is_query else self._timing.service.of(0, server_loop.uploads)
         done, before = max(now, self._busy_until) + delay, server_loop.updates
-        if self._limit is not None and done > self._limit:
+        if done > self._limit:
             server_loop.stop_at_time()
             server_loop.unserved(upload)
             return
@@ -263,26 +306,26 @@ class VirtualRun:
         updated = updates > before
         self._within_a_round = not (updated or server_loop.server.answers)
         if updated:
-            self._updated()
+            self._hooks.updated()
         for order in orders:
             self._send(order, done)
-        if updated and updates % self._every == 0 and server_loop.stop_reason is None:
+        if updated and updates % self._scoring.every == 0 and server_loop.stop_reason is None:
             self._evaluate()
         self._served(event.client)
-        self._tick()
-        self._server_loop.tell()
+        self._hooks.tick()
+        self._server_loop.report()
 
     def _served(self, client: int) -> None:
         """A client's round trip is over as far as the server is concerned."""
 
     def _evaluate_if_due(self) -> None:
-        if self._server_loop.updates % self._every == 0:
+        if self._server_loop.updates % self._scoring.every == 0:
             self._evaluate()
-            self._server_loop.tell()
+            self._server_loop.report()
 
     def _evaluate(self) -> None:
         # the model is what it is when the last service is done, not when its upload came
-        self._server_loop.evaluated(self._score(), max(self._now, self._busy_until), tell=False)
+        self._server_loop.evaluated(self._scoring.score(), max(self._now, self._busy_until), report=False)
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
@@ -297,8 +340,8 @@ class VirtualRun:
                     self._host.submit(event.order)
         self._server_loop.close()
         self._evaluate()
-        self._tick()
-        self._server_loop.tell()
+        self._hooks.tick()
+        self._server_loop.report()
 
     def _over(self) -> float:
         return max(self._now, self._busy_until, self._server_loop.time)

@@ -66,11 +66,18 @@ class ServerConnection(Protocol):
         ...
 
 
+class Resumption(NamedTuple):
+    """Where a resumed run's server loop starts: the clients' first orders, and how many uploads of each were served."""
+
+    orders: Sequence[Order]
+    served: Mapping[int, int]
+
+
 class LockedServerLoop:
     """A `ServerLoop` behind a lock, with an out-tray per client for orders that become ready later.
 
-    barrier: for how many clients' uploads the server waits; with fewer clients that still wake the run is over. orders,
-    served: of a run that goes on, the orders that clients begin with, and how many uploads of each were served.
+    service: seconds that serving upload 0, 1, ... takes. barrier: for how many clients' uploads the server waits; with
+    fewer clients that still wake the run is over.
     """
 
     def __init__(
@@ -80,9 +87,7 @@ class LockedServerLoop:
         service: Callable[[int], float],
         clients: int,
         barrier: int = 1,
-        *,
-        orders: Sequence[Order] | None = None,
-        served: Mapping[int, int] | None = None,
+        resumed: Resumption | None = None,
     ) -> None:
         self._server_loop, self._clock, self._service = server_loop, clock, service
         self._awake, self._barrier = set(range(clients)), barrier
@@ -90,10 +95,10 @@ class LockedServerLoop:
         self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
         self._trays: dict[int, list[Order]] = {m: [] for m in range(clients)}
         self._stopping = threading.Event()
-        self._served = Counter(served or {})
+        self._served = Counter(resumed.served if resumed else {})
         self._handed: dict[int, Order] = {}  # to each client since its last upload was served
         self._heard: dict[int, float] = {}
-        for order in server_loop.start(clock.now()) if orders is None else orders:
+        for order in resumed.orders if resumed else server_loop.start(clock.now()):
             self._put(order)
 
     @contextmanager
@@ -149,7 +154,7 @@ class LockedServerLoop:
             self._changed.notify_all()
 
     def heard(self, client: int) -> float | None:
-        """Return when the last upload of a client that was served came; None: none came in this leg."""
+        """Return when the last upload of a client that was served came; None: none came in this segment."""
         return self._heard.get(client)
 
     def stop(self, reason: str) -> None:
@@ -196,10 +201,20 @@ NOTHING_APPLIED = -1
 """Before all rounds that an order may have."""
 
 
-class LegBegin(NamedTuple):
-    """Where a leg of a run begins for its clients: see `ClientLoop`. served: uploads of each that were served before.
+class ClientStart(NamedTuple):
+    """Where a client's loop starts in the midst of a run.
 
-    number: of the leg, from 1; time: of the run's clock; evaluated: after how many updates the last evaluation was.
+    after: the time from which its epochs count, before which it does nothing; works: the pieces of work it has done.
+    """
+
+    after: float = -math.inf
+    works: int = 0
+
+
+class SegmentStart(NamedTuple):
+    """Where a segment of a run starts for its clients. served: uploads of each that were served before.
+
+    number: of the segment, from 1; time: of the run's clock; evaluated: after how many updates the last evaluation was.
     """
 
     number: int
@@ -207,14 +222,14 @@ class LegBegin(NamedTuple):
     evaluated: int
     served: Mapping[int, int]
 
-    @property
-    def after(self) -> float:
-        """The time after which epochs count, and before which nobody does anything."""
-        return self.time if self.number > 1 else -math.inf
+    def of(self, client: int) -> ClientStart:
+        """Return where a client starts."""
+        after = self.time if self.number > 1 else -math.inf
+        return ClientStart(after, self.served.get(client, 0))
 
     @property
     def begins(self) -> float:
-        """The same of clients that pull, whose epochs count from that time on."""
+        """The time from which the epochs of clients that pull count."""
         return math.nextafter(self.time, math.inf) if self.number > 1 else 0.0
 
 
@@ -223,6 +238,18 @@ class SavedClient(NamedTuple):
 
     state: Body
     applied: int
+
+
+class EvaluationSchedule:
+    """Tells when an evaluation is due: every so many updates, one for all that were missed."""
+
+    def __init__(self, every: int, evaluated: int = 0) -> None:
+        self._every, self._count = every, evaluated // every
+
+    def due(self, updates: int) -> bool:
+        """Tell whether the model is to be evaluated now, after so many updates; the caller does so."""
+        count, self._count = self._count, max(self._count, updates // self._every)
+        return self._count > count
 
 
 def saved_state(client: int, role: Client) -> Body:
@@ -239,8 +266,7 @@ class ClientLoop:
     A role that `answers_queries` does so while it waits for its epoch or for an order, not while it
     computes or sends.
     timeout: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
-    whoever else uses the role. after, works: of a client that goes on in the midst of a run, the time from which its
-    epochs count, before which it does nothing, and the pieces of work it has done.
+    whoever else uses the role.
     """
 
     def __init__(
@@ -252,23 +278,23 @@ class ClientLoop:
         clock: Clock,
         timeout: float = 300.0,
         lock: threading.Lock | None = None,
-        *,
-        after: float = -math.inf,
-        works: int = 0,
+        start: ClientStart = ClientStart(),  # noqa: B008  (a tuple)
     ) -> None:
         self._client, self._role, self._port = client, role, port
         self._timing, self._clock, self._timeout = timing, clock, timeout
         self._lock = lock or threading.Lock()
-        self._after, self._works = after, works
+        self._start = start
         self._answers_queries = bool(getattr(role, "answers_queries", False))
         self._stopping = threading.Event()
         self._applied = NOTHING_APPLIED
 
     def run(self) -> None:
         """Live until the server says that the run is over, or `stop` is called."""
-        epochs = dropwhile(lambda epoch: epoch <= self._after, self._timing.arrivals.epochs(self._client))
-        answer, works, applied = self._port.first(self._client), self._works, 0.0
-        self._pause(max(0.0, self._after) - self._clock.now())
+        epochs = dropwhile(
+            lambda epoch: epoch <= self._start.after, self._timing.arrivals.epochs(self._client)
+        )
+        answer, works, applied = self._port.first(self._client), self._start.works, 0.0
+        self._pause(max(0.0, self._start.after) - self._clock.now())
         due = woke = 0.0
         late = asking = False
         while True:

@@ -1,4 +1,1 @@
-"""The commands, one a file: their options, and the call that carries them out.
-
-A command imports its work when it runs. Help, completion and `list` therefore start without a run's libraries.
-"""
+"""The commands, one a file; each is imported when it runs."""

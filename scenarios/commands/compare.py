@@ -1,36 +1,192 @@
-"""`raydpzv compare`."""
+"""`raydpzv compare`: methods, values of ε and seeds on one scenario, side by side, and one table of them."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from raydpzv.interrupts import leaving_at_once
-from scenarios.option_groups import ComparisonOptions, Output, Pool
-from scenarios.options import Set, comparable_names
+from raydpzv.compare.compare_methods import write
+from raydpzv.compare.file import ComparisonFile, asked, resolved
+from raydpzv.compare.folder import begun, is_comparison, left
+from raydpzv.compare.plan import MOST_SEEDS, Comparison
+from raydpzv.compare.results import FAILED, OK, collect
+from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.config import catalog
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import RunError, SpecError, missing, suggest
+from raydpzv.registry import RUNNERS
+from raydpzv.report.comparison_table import Compared
+from scenarios import screen
+from scenarios.command_options import CompareCommand, Execution
+from scenarios.comparison_progress import ComparisonProgress, show_comparison
+from scenarios.exit_codes import STOPPED
+from scenarios.options import chosen_runner, output_folder
+from scenarios.progress import stop_on_signal
 
 
-def compare(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            help="A comparison (see `raydpzv list`, or a TOML file), or scenarios: the first gives data, split, model "
-            "and budget, all give their methods.",
-            autocompletion=comparable_names,
-        ),
-    ],
-    asked: ComparisonOptions,
-    pool: Pool,
-    output: Output,
-    set_: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder to write or to resume [default: runs/compare-...]"),
-    ] = None,
+def compare_command(options: CompareCommand) -> None:
+    """Make a new comparison, or resume the one in `out`."""
+    comparison = resolved(asked_for(options), options.set_ or [])
+    carry_out(
+        comparison,
+        output_folder(options.out, f"compare-{comparison.name}"),
+        options,
+        explain=options.explain,
+        notes=[] if options.epsilons else noise_dropped(options.what, comparison),
+    )
+
+
+def carry_out(
+    comparison: Comparison,
+    folder: Path,
+    how: Execution,
+    *,
+    explain: bool,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Compare methods, values of ε and seeds on one split and budget, with controls beside them."""
-    with leaving_at_once():
-        from scenarios.compare_command import compare as compare_runs
-    compare_runs(what, set_ or [], out, asked, pool, output)
+    """Make the remaining runs of a comparison, then write and print its tables.
+
+    notes: sentences to print before the first run, in addition to those of the lines.
+    Exits with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
+    """
+    console = screen.console(stderr=True)
+    said = (line.spec.note for line in comparison.lines)
+    for note in dict.fromkeys([*notes, *(note for note in said if note)]):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    compared, stopped = made(comparison, folder, how, console)
+    show_comparison(comparison, folder, compared, as_json=how.as_json, explain=explain)
+    _leave(compared, folder, console, stopped=stopped)
+
+
+def made(comparison: Comparison, folder: Path, how: Execution, console: Console) -> tuple[Compared, bool]:
+    """Make the remaining runs of a comparison and write its tables; return them, and whether the user stopped it."""
+    if comparison.note:
+        console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
+    reasons = dict[str, str]()
+    ray = _on_ray(how)
+    new = not is_comparison(folder)
+    if new:
+        check_ready(comparison)  # before anything is written
+    with begun(folder, comparison):
+        todo = left(folder, comparison)
+        if todo and not new:
+            check_ready(comparison)
+        with (
+            stop_on_signal(console) as stop,
+            ComparisonProgress(comparison, todo, console, reasons, quiet=how.quiet) as watch,
+        ):
+            if ray:
+                from actors.cluster import connected
+                from actors.run_pool import side_by_side
+
+                with connected(how.address, verbose=how.verbose):
+                    side_by_side(
+                        *(todo, folder),
+                        progress=watch.progress,
+                        ended=watch.ended,
+                        stop=stop,
+                        jobs=how.jobs,
+                    )
+            else:
+                one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
+        compared = collect(comparison, folder, reasons)
+        write(comparison, folder, compared)
+    return compared, stop.is_set()
+
+
+def noise_dropped(what: Sequence[str], comparison: Comparison) -> list[str]:
+    """Return a sentence for each scenario that adds noise by itself but none in a comparison without values of ε."""
+    if catalog.comparison(what[0]) is not None or any(line.epsilon is not None for line in comparison.lines):
+        return []
+    noisy = [name for name in what if _adds_noise(catalog.load(name))]
+    return [f"noise of {name} dropped: no --epsilons given" for name in noisy]
+
+
+def _adds_noise(spec: AnyScenario) -> bool:
+    return spec.noised
+
+
+def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool) -> None:
+    if stopped:
+        console.print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
+        raise typer.Exit(STOPPED)
+    rows = compared.runs.to_pylist()
+    broken = [row for row in rows if row["outcome"] == FAILED]
+    if broken:
+        raise RunError(
+            f"{len(broken)} of {len(rows)} runs failed, first {broken[0]['run']}: {broken[0]['reason']}; "
+            f"try them again with: raydpzv resume {folder}"
+        )
+    if not any(row["outcome"] == OK for row in rows if not row["control"]):
+        raise RunError(
+            f"no method has a result: every run diverged or failed (see {folder / 'comparison.html'})"
+        )
+
+
+def _on_ray(how: Execution) -> bool:
+    """Tell whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
+    runner, address = how.runner, how.address
+    if runner not in ("auto", *RUNNERS):
+        raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{runner}"')
+    if runner != "auto":
+        if address and chosen_runner(runner) == "local":
+            raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
+        return chosen_runner(runner) == "ray"
+    if importlib.util.find_spec("ray") is None:
+        if address:
+            raise missing("--address: Ray", "ray")
+        return False
+    return bool(address or os.environ.get("RAY_ADDRESS")) or ((os.cpu_count() or 1) > 1 and how.jobs != 1)
+
+
+def asked_for(options: CompareCommand) -> ComparisonFile:
+    """Return the comparison that the command line asks for."""
+    given = {
+        "seeds": _seeds(options.seeds),
+        "epsilons": None if options.epsilons is None else _epsilons(options.epsilons),
+        "targets": None if options.targets is None else _floats("--targets", options.targets),
+        "heads": options.heads,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    listed = [name.strip() for name in (options.methods or "").split(",") if name.strip()]
+    return asked(options.what, listed, changes)
+
+
+def _seeds(text: str | None) -> int | tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = (-1,)
+    many = len(found) == 1 and "," not in text
+    if any(not 0 <= seed < 2**63 for seed in found) or (many and not 0 < found[0] <= MOST_SEEDS):
+        raise SpecError(
+            f'--seeds: wanted how many (3, at most {MOST_SEEDS:,}) or which (0,7,9), got "{text}"'
+        )
+    return found[0] if many else found
+
+
+def _epsilons(text: str) -> tuple[float | str, ...]:
+    found: list[float | str] = []
+    for part in text.split(","):
+        found += ["none"] if part.strip() == "none" else _floats("--epsilons", part)
+    return tuple(found)
+
+
+def _floats(option: str, text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = (0.0,)
+    if any(not 0 < value < float("inf") for value in found):
+        near = suggest(text, ["none"]) if option == "--epsilons" else ""
+        raise SpecError(
+            f'{option}: wanted numbers above 0, comma between them, got "{text}". {near}'.rstrip()
+        )
+    return found

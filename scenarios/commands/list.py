@@ -1,33 +1,90 @@
-"""`raydpzv list`."""
+"""`raydpzv list`: scenarios, comparisons, grids, methods and data sets, one line each, at most 100 columns wide."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Sequence
 
-import typer
-
+from raydpzv.config.catalog import Entry, comparison_entries, grid_entries, is_horizontal, scenario_entries
 from raydpzv.lazy_import import defer
+from raydpzv.registry import DATA_SOURCES, METHODS
+from scenarios import screen
+from scenarios.command_options import ListCommand
+
+WIDTH = 100
+FOOT = (
+    "vertical: features are shared out among the clients; horizontal: rows are.",
+    "needs: files of your own (docs/data.md says which); everything else runs as it is.",
+)
+
+Row = tuple[str, str, str]
+"""Name, what it needs, one line about it."""
 
 
-def list_(
-    settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
-    papers: Annotated[
-        bool, typer.Option("--papers", help="Print scenarios against their papers as Markdown.")
-    ] = False,
-) -> None:
-    """List scenarios, methods and data sets."""
-    if settings:
+def list_command(options: ListCommand) -> None:
+    """Print all there is to run, or a page of Markdown."""
+    if options.settings:
         defer("torch")
         from raydpzv.config.settings_reference import settings_page
 
         print(settings_page())
-    elif papers:
+        return
+    if options.papers:
         defer("torch")
         from raydpzv.compare.printed import comparison_lines
         from raydpzv.config.papers import scenarios_page
 
         print(scenarios_page(comparison_lines))
-    else:
-        from scenarios.list_output import show_list
+        return
+    console = screen.console()
+    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    for line in list_lines(width):
+        print(line)
 
-        show_list()
+
+def list_lines(width: int) -> Iterator[str]:
+    """Yield the lines, each with at most `width` characters; what is longer is cut."""
+    parts = list(listed())
+    name, needs = (max(len(row[place]) for _, rows in parts for row in rows) for place in (0, 1))
+    name = max(name, *(len(title) - 2 for title, _ in parts))
+    for title, rows in parts:
+        yield _cut(
+            f"{title:<{name + 2}}  {'needs':<{needs}}" if any(row[1] for row in rows) else title, width
+        )
+        for row in rows:
+            yield _cut(f"  {row[0]:<{name}}  {row[1]:<{needs}}  {row[2]}", width)
+        yield ""
+    yield from (_cut(line, width) for line in FOOT)
+
+
+def listed() -> Iterable[tuple[str, Sequence[Row]]]:
+    """Yield the parts of the list: a heading and its rows."""
+    found = scenario_entries()
+    for horizontal in (False, True):
+        rows = [_row(entry) for entry in found if entry.horizontal is horizontal]
+        yield f"Scenarios, {_kind(horizontal)}", rows
+    yield "Comparisons", [_row(entry) for entry in comparison_entries()]
+    yield "Grids (raydpzv tune)", [_row(entry) for entry in grid_entries()]
+    for horizontal in (False, True):
+        names = [name for name in METHODS if is_horizontal(name) is horizontal]
+        rows = [(name, "", METHODS.summary(name).removesuffix(".")) for name in names]
+        yield f"Methods, {_kind(horizontal)}", rows
+    yield "Data sets", [(name, _needs(name), source.about) for name, source in DATA_SOURCES.items()]
+
+
+def _kind(horizontal: bool) -> str:
+    return "horizontal" if horizontal else "vertical"
+
+
+def _row(entry: Entry) -> Row:
+    return entry.name, _needs(entry.source), entry.title
+
+
+def _needs(source: str) -> str:
+    """Return which files a data set needs; that a table of one's own has a target column goes without saying."""
+    wanted = [need for need in DATA_SOURCES[source].needs if need not in ("target", "time")]
+    return " and ".join(wanted)
+
+
+def _cut(line: str, width: int) -> str:
+    line = line.rstrip()
+    return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"

@@ -1,28 +1,37 @@
-"""`raydpzv privacy`."""
+"""`raydpzv privacy`: what a scenario claims, and against whom, before it trains.
+
+It needs a scenario's settings and its number of rows, so that it starts without what trains: torch is deferred before
+this file is imported (`raydpzv.lazy_import`), and stays unloaded.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import dataclasses
+import sys
 
-import typer
+import raydpzv
+from raydpzv.config.public_lists import stated_lists
+from raydpzv.experiment.prepare import planned_privacy
+from raydpzv.files import as_json as json_text
+from raydpzv.privacy.release import verdict
+from scenarios.command_options import PrivacyCommand
+from scenarios.run_output import show_privacy
 
-from raydpzv.interrupts import leaving_at_once
-from raydpzv.lazy_import import defer
-from scenarios.option_groups import SettingChanges
-from scenarios.options import Explain, Json, ScenarioName
 
-
-def privacy(
-    scenario: ScenarioName,
-    changes: SettingChanges,
-    rows: Annotated[
-        int | None, typer.Option(min=1, max=10**12, help="Number of training rows, if the data is not here.")
-    ] = None,
-    as_json: Json = False,
-    explain: Explain = False,
-) -> None:
-    """Show every ε with its adversary before training, and why the run is or is not private."""
-    with leaving_at_once():
-        defer("torch")
-        from scenarios.privacy_command import privacy as show
-    show(scenario, changes.settings, rows, as_json=as_json, explain=explain)
+def privacy_command(options: PrivacyCommand) -> None:
+    """Print every ε of a scenario."""
+    spec = raydpzv.load(options.scenario, options.changes)
+    found = planned_privacy(spec, options.rows)
+    table = [dataclasses.asdict(c) for c in found.claims()] if found else []
+    said = verdict(found)
+    facts = dataclasses.asdict(found) if found else {}
+    lists = stated_lists(spec.data) if found else ()
+    planned = found.planned if found else spec.budget.updates is not None
+    if options.as_json:
+        reason = None if said.private else said.lead
+        answer = {"private": said.private, "private_reason": reason, "verdict": said.text, "planned": planned}
+        sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts, "lists": lists}))
+        return
+    show_privacy(table, said, found, explain=options.explain)
+    for line in lists:
+        print(line)

@@ -1,28 +1,24 @@
-"""`raydpzv report`."""
+"""`raydpzv report`: write a page and pictures of runs."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from raydpzv.compare.compare_methods import write
+from raydpzv.compare.folder import PLAN, is_comparison
+from raydpzv.compare.plan import read_comparison
+from raydpzv.compare.results import collect
+from raydpzv.errors import InputError
+from scenarios.command_options import ReportCommand
 
-import typer
 
-from raydpzv.interrupts import leaving_at_once
-from scenarios.options import Moved
+def report_command(options: ReportCommand) -> None:
+    """Write the report of runs, or of one comparison that may still be running, and print where it is."""
+    runs, moved, out = options.runs, options.moved or (), options.out
+    from raydpzv.report.page import write_report
 
-
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    moved: Moved = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report of several runs.")] = None,
-    operator: Annotated[
-        bool,
-        typer.Option(
-            "--operator", help="Include what must not leave a private run: losses, accuracies, rows."
-        ),
-    ] = False,
-) -> None:
-    """Write an HTML page and PNG plots of runs, or of a comparison that may still be running."""
-    with leaving_at_once():
-        from scenarios.record_commands import report as write
-    write(runs, moved or (), out, operator=operator)
+    if compared := [run for run in runs if is_comparison(run)]:
+        if len(runs) > 1:
+            raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
+        plan = read_comparison(runs[0] / PLAN, moved)
+        print(write(plan, runs[0], collect(plan, runs[0]), out))
+        return
+    print(write_report(runs, out, moved=moved, operator=options.operator))

@@ -1,41 +1,108 @@
-"""`raydpzv resume`."""
+"""`raydpzv resume`: continue a run, a comparison or a search that was stopped or killed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from raydpzv.compare.folder import PLAN, is_comparison
+from raydpzv.compare.plan import read_comparison
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import SpecError
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.runner import Continued, continued, continued_at
+from raydpzv.records.callbacks import Callback
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.registry import RUNNERS
+from raydpzv.search.search_folder import is_search
+from raydpzv.storage.download import stored_kind
+from scenarios import screen
+from scenarios.command_options import Execution, ResumeCommand, RunCommand
+from scenarios.commands import compare
+from scenarios.options import chosen_logs, chosen_runner, logs_begun
+from scenarios.storage_options import stored_at, waits
+from scenarios.watched_run import watch_run
 
-from raydpzv.interrupts import leaving_at_once
-from raydpzv.limits import require_room
-from scenarios.option_groups import Output
-from scenarios.options import Address, Log, Moved
+
+def resume_command(options: ResumeCommand) -> None:
+    """Resume a run, a comparison or a search, and print its result."""
+    logs = chosen_logs(options.log)
+    uri, run = stored_at(options.run, options.out)
+    moved = options.moved or ()
+    how = Execution(
+        as_json=options.as_json,
+        quiet=options.quiet,
+        verbose=options.verbose,
+        runner=options.runner or "auto",
+        address=options.address,
+    )
+    if logs and (is_search(run) or is_comparison(run)):
+        raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
+    if stored_kind(uri) == "search" if uri else is_search(run):
+        from scenarios.commands.search import resume_search  # and with it matplotlib, which no run needs
+
+        resume_search(run, moved, how, uri)
+        return
+    if is_comparison(run):
+        compare.carry_out(read_comparison(run / PLAN, moved), run, how, explain=options.explain)
+        return
+    chosen = chosen_runner(options.runner) if options.runner else None
+    resume_run(uri, run, moved, chosen, logs, options)
 
 
-def resume(
-    run: Annotated[
-        str,
-        typer.Argument(help="Folder or storage URI of an interrupted run, comparison or search."),
-    ],
-    output: Output,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="With a URI: folder on this machine to download to [default: runs/NAME]."),
-    ] = None,
-    runner: Annotated[
-        str | None,
-        typer.Option(
-            help="local (this process) or ray (actors) [default: local, under the wall clock the run's first runner; "
-            "comparisons and searches: auto]."
-        ),
-    ] = None,
-    moved: Moved = None,
-    log: Log = None,
-    address: Address = None,
+def resume_run(
+    uri: str | None,
+    run: Path,
+    moved: Sequence[str],
+    runner: str | None,
+    logs: Sequence[Callback],
+    options: RunCommand | ResumeCommand,
 ) -> None:
-    """Resume an interrupted run, comparison or search; under the virtual clock, to the same bits."""
-    require_room()
-    with leaving_at_once():
-        from scenarios.run_commands import resume as resume_any
-    resume_any(run, out, moved or (), runner, output, log=log, address=address)
+    """Resume a run in its folder, or in a copy of its storage, and print its summary.
+
+    uri: of the storage; moved: where the data are now; runner: None for the one that suits the clock.
+    """
+    held = continued_at(uri, run, moved, waits(quiet=options.quiet)) if uri else _continued_here(run, moved)
+    with held as (here, mirror):
+        experiment, folder, name = here
+        chosen = runner or usual_runner(experiment.spec, folder)
+        if experiment.spec.clock.kind == "wall" and not options.quiet:
+            screen.console(stderr=True).print(_leg(folder), highlight=False, soft_wrap=True)
+        watch_run(
+            experiment.spec,
+            folder.path,
+            options,
+            [*logs, *logs_begun(folder.path, logs)],
+            lambda watch, stop: RUNNERS[chosen](
+                experiment,
+                RunOptions(
+                    folder,
+                    name,
+                    None,
+                    stop,
+                    options.address,
+                    options.verbose,
+                    callbacks=watch,
+                    storage=mirror,
+                ),
+            ),
+            stage="the run to resume",
+        )
+
+
+def usual_runner(spec: AnyScenario, folder: RunFolder) -> str:
+    """Return the default runner of a resumed run: under the wall clock its first one, which made its times."""
+    began = str(folder.environment().get("runner"))
+    return began if spec.clock.kind == "wall" and began in RUNNERS else "local"
+
+
+def _leg(folder: RunFolder) -> str:
+    found = folder.checkpoint()
+    place = f"the checkpoint after update {found.round:,}" if found else "its start"
+    return f"resumes as a new segment from {place}; updates that only its ledger has are served again first"
+
+
+@contextmanager
+def _continued_here(run: Path, moved: Sequence[str]) -> Iterator[tuple[Continued, None]]:
+    yield continued(run, moved), None

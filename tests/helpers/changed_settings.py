@@ -7,7 +7,6 @@ import os
 import tempfile
 import typing
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,8 +21,8 @@ from raydpzv.config.scenario import SCENARIOS, AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import RaydpzvError
 from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.local_session import open_ledger
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.run_horizontal import open_ledger
 from raydpzv.methods.descriptor import HorizontalMethod
 from raydpzv.registry import METHODS
 from raydpzv.settings.fields import section_of
@@ -164,7 +163,7 @@ def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     found = {"plan": share_out(spec, {"CPU": 8.0, "GPU": 8.0})}
     if kind == "horizontal":
         prepared: Any = prepare(spec)
-        with closing(open_ledger(prepared, None)) as ledger:
+        with open_ledger(prepared, None) as ledger:
             group = type(prepared.client_group(ledger)).__name__
         found |= {"objectives": len(prepared.objectives()), "group": group}
     return found

@@ -19,7 +19,7 @@ from raydpzv.sim.executor import GroupExecutor
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.pull import PullRun
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import Timing
+from raydpzv.sim.virtual import Scoring, Timing
 from raydpzv.wire.network import Network, instant
 from raydpzv.wire.seeds import SeededScalars
 from tests.helpers import seed_parties as toy
@@ -63,9 +63,8 @@ def run(
     ledger = ledger or toy.ledger(HOW)
     recorder = Recorder()
     server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), recorder, budget)
-    PullRun(
-        server_loop, executor or GroupExecutor(Scribe()), when, score=lambda: NOTHING, evaluate_every=every
-    ).run()
+    scoring = Scoring(lambda: NOTHING, every)
+    PullRun(server_loop, executor or GroupExecutor(Scribe()), when, scoring).run()
     return recorder.drain(), ledger, server_loop
 
 

@@ -18,7 +18,7 @@ from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.sim.virtual import LoopHooks, Scoring, Timing, VirtualRun
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
 from raydpzv.wire.messages import Embeddings, Evaluate, Start, TestEmbeddings
 from raydpzv.wire.messages import Rows as RowIds
@@ -135,7 +135,7 @@ def run_toy(
     server_loop = ServerLoop(server, privacy_filter or NoPrivacyFilter(), recorder, budget)
     executor = LocalExecutor(roles)
     score = split_score(server, executor, clients)
-    VirtualRun(server_loop, executor, when, score=score, evaluate_every=every, **options).run()
+    VirtualRun(server_loop, executor, when, Scoring(score, every), LoopHooks(**options)).run()
     return recorder.drain(), server_loop, roles, server
 
 
@@ -145,7 +145,7 @@ def live_toy(when, server, budget, timeout=30.0, seconds=20.0):
     recorder = Recorder()
     server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, budget)
     clock = WallClock.starting_in(0.05)
-    wall = LockedServerLoop(server_loop, clock, lambda which: when.service.of(0, which), clients)
+    wall = LockedServerLoop(server_loop, clock, when.service_seconds, clients)
     roles = [ToyClient(m) for m in range(clients)]
     loops = [ClientLoop(m, role, wall, when, clock, timeout) for m, role in enumerate(roles)]
     threads = [threading.Thread(target=loop.run, daemon=True) for loop in loops]

@@ -17,7 +17,7 @@ import scenarios
 from raydpzv.config.catalog import names
 from raydpzv.errors import RunError
 from raydpzv.records.store import read_rows
-from scenarios import run_commands
+from scenarios.commands import resume
 from tests.helpers.commands import call, complaint
 from tests.helpers.programs import start
 
@@ -272,7 +272,7 @@ def test_real_time_goes_on_with_the_runner_that_made_it(tmp_path, monkeypatch, c
 
         return went_on
 
-    monkeypatch.setattr(run_commands, "RUNNERS", {name: chosen(name) for name in ("local", "ray")})
+    monkeypatch.setattr(resume, "RUNNERS", {name: chosen(name) for name in ("local", "ray")})
     result = call("resume", tmp_path / "run")
     assert f"went on with {runner}" in result.stderr
     assert ("resumes as a new segment from the checkpoint after update" in result.stderr) == (clock == "wall")
@@ -307,7 +307,7 @@ def test_odd_input_ends_with_one_line_and_status_2(frozen, tmp_path, arguments):
 
 
 def test_an_unforeseen_error_is_one_line_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("scenarios.privacy_command.planned_privacy", lambda spec, rows: 1 // 0)
+    monkeypatch.setattr("scenarios.commands.privacy.planned_privacy", lambda spec, rows: 1 // 0)
     result = call("privacy", "digits_dpzv")
     assert result.exit_code == 1
     assert result.stderr.startswith("raydpzv: internal error, ZeroDivisionError")

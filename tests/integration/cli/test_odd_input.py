@@ -27,9 +27,9 @@ from raydpzv.compare.plan import Comparison
 from raydpzv.experiment import runner
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared
-from scenarios import compare_command
 from scenarios.cli import app
-from scenarios.option_groups import Output, Pool
+from scenarios.command_options import Execution
+from scenarios.commands import compare
 from tests.helpers.odd_input import TINY, Inputs
 from tests.helpers.report_views import without_pixels
 
@@ -120,7 +120,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
         raise SystemExit(0)
 
     def planned_alone(
-        comparison: Comparison, folder: Path, pool: Pool, output: Output, *, notes: Sequence[str] = ()
+        comparison: Comparison, folder: Path, how: Execution, *, explain: bool, notes: Sequence[str] = ()
     ) -> None:
         comparison.as_toml()
 
@@ -128,7 +128,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
     monkeypatch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command))
     for kind in ("vertical", "horizontal"):
         monkeypatch.setitem(runner._HERE, kind, prepared_alone)
-    monkeypatch.setattr(compare_command, "carry_out", planned_alone)
+    monkeypatch.setattr(compare, "carry_out", planned_alone)
 
 
 @pytest.mark.usefixtures("quick")

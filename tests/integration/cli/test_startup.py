@@ -96,7 +96,7 @@ def test_ctrl_c_while_a_command_loads_ends_the_program_in_one_line(tmp_path: Pat
         "import os, signal, sys\n"
         "class Interrupting:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'scenarios.run_commands':\n"
+        "        if name == 'scenarios.commands.run':\n"
         "            try:\n"
         "                os.kill(os.getpid(), signal.SIGINT)\n"
         "            except KeyboardInterrupt:\n"

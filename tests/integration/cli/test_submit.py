@@ -17,7 +17,7 @@ from actors.job_server import JobEnd
 from actors.project_package import package_folder
 from raydpzv.errors import RunError, SpecError
 from scenarios.cli import app
-from scenarios.kuberay_command import check_words
+from scenarios.kuberay_manifest import check_words
 from tests.helpers.rayjob_schema import errors
 
 pytest.importorskip("ray")
@@ -316,7 +316,7 @@ NOISE = ("privacy.mode=paper", "privacy.sigma=1.0", "privacy.clip=1.0", "privacy
         ("vafl", (WALL,), POD[2:], 3),
         ("vafl", (WALL, "method.max_delay=3"), POD[2:], 0),
         ("digits_dpzv", (WALL,), POD[2:], 3),
-        ("digits_dpzv", (), STORED, 3),
+        ("digits_dpzv", (), STORED, 0),
         ("digits_dpzv", (WALL,), STORED, 0),
         ("digits_dpzv", (WALL,), (*STORED, *POD[2:]), 3),
         ("digits_dpzv", (WALL,), (*STORED, "--retries", "2"), 2),

@@ -26,7 +26,7 @@ COUNTED = """
 import json, sys
 from numba.core import event
 import scenarios
-from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import prepare_vertical as prepare
 from raydpzv.experiment.warm_up import warm_up
 

@@ -21,8 +21,8 @@ from raydpzv.config.toml import as_toml
 from raydpzv.data.sources import Source
 from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.run_horizontal import open_ledger
 from raydpzv.experiment.runner import continued
+from raydpzv.ledger.ledger import begin_ledger
 from raydpzv.methods.descriptor import MethodConfig
 from raydpzv.methods.horizontal.fedavg import FEDAVG
 from raydpzv.methods.vertical.base import Batched
@@ -62,7 +62,8 @@ def parties_of(prepared):
     if prepared.spec.kind == "vertical":
         clients = [factory.make() for factory in prepared.clients]
         return prepared.server.make(), lambda order: clients[order.client].process(order)
-    ledger = open_ledger(prepared, None)
+    header = prepared.ledger_header()
+    ledger = begin_ledger(None, header) if header else None
     group = prepared.client_group(ledger)
     return prepared.server(ledger), lambda order: group.process([order])[0]
 

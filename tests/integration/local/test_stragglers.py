@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.config.timing import barrier, round_trips, stands_still
+from raydpzv.config.timing import round_trips, stands_still
 from raydpzv.config.toml import parse
 from raydpzv.errors import SpecError
 from raydpzv.experiment.privacy_setting import expected_shares
@@ -152,9 +152,9 @@ def test_round_trips_barriers_and_time_that_stands_still():
     assert round_trips(spec, 100, 10) == [2.0, 3.0, 4.0, 5.0]
     spec = scenarios.load("vafl", ["network.up=100", "network.down=[10,20,10,10]"])
     assert round_trips(spec, 100, 10) == [2.0, 1.5, 2.0, 2.0]
-    assert [barrier(scenarios.load("vafl", [*way])) for way in ((), PAIRS, SYNCHRONOUS)] == [1, 2, 4]
-    assert barrier(scenarios.load("sgd")) == 4
-    assert barrier(scenarios.load("frozen")) == 1
+    assert [scenarios.load("vafl", [*way]).barrier for way in ((), PAIRS, SYNCHRONOUS)] == [1, 2, 4]
+    assert scenarios.load("sgd").barrier == 4
+    assert scenarios.load("frozen").barrier == 1
     assert not stands_still(scenarios.load("vafl"))
 
 

@@ -18,7 +18,7 @@ from raydpzv.errors import Diverged
 from raydpzv.experiment import client_warm_up, run_horizontal, warm_up
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import prepare_vertical as prepare
 from raydpzv.methods.roles import Upload
 from raydpzv.methods.vertical.vafl import VaflServer
@@ -211,7 +211,7 @@ def test_a_vertical_run_is_the_same_with_a_warm_up_and_without(kind: str, tmp_pa
         experiment.spec,
         tmp_path,
         lambda: warm_up.warm_up(experiment, "cpu"),
-        lambda out: run_vertical(experiment, RunOptions(out)),
+        lambda out: run_local(experiment, RunOptions(out)),
     )
 
 
@@ -222,7 +222,7 @@ def test_a_horizontal_run_is_the_same_with_a_warm_up_and_without(kind: str, tmp_
         prepared.spec,
         tmp_path,
         lambda: run_horizontal.warm_up(prepared, "cpu"),
-        lambda out: run_horizontal.run_horizontal(prepared, RunOptions(out)),
+        lambda out: run_local(prepared, RunOptions(out)),
     )
 
 

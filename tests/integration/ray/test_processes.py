@@ -13,7 +13,7 @@ import ray
 
 import scenarios
 from actors import actor_reuse
-from actors.actor_reuse import start_here
+from actors.actor_reuse import end_survivors, keep_survivors, start, start_here
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_actor import LedgerActor
@@ -169,3 +169,26 @@ def test_without_a_session_no_process_is_kept(monkeypatch):
 
     with pytest.raises(ray.exceptions.RayActorError):
         answer_until_killed()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_survivor_serves_the_restart_of_its_run_and_ends_if_nobody_needs_it(monkeypatch):
+    monkeypatch.setattr(actor_reuse._pool, "shared", False)
+    group = ray.util.placement_group([{"CPU": 0.001}])
+
+    def started(word):
+        groups, share = {"ctl": Told.CONTROL}, {"CPU": 0.001}
+        return start(Told, groups, {"ctl": 1}, share, group, 0, word)[0]
+
+    first = started("one")
+    pid = ray.get(first.pid.remote())
+    assert keep_survivors([first]) == [first]
+    second = started("two")
+    assert ray.get([second.pid.remote(), second.word.remote()]) == [pid, ["two"]]
+    assert keep_survivors([second]) == [second]
+    end_survivors()
+    third = started("three")
+    assert ray.get(third.pid.remote()) != pid
+    actor_reuse.end([third], well=False)
+    ray.util.remove_placement_group(group)

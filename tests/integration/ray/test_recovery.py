@@ -113,13 +113,13 @@ def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_t
 def test_a_client_that_is_killed_when_all_are_to_stop_is_replaced_too(small, tmp_path, monkeypatch):
     import ray
 
-    stop = _Driver._stop_clients
+    stop = _Driver._stop_loops
 
-    def kill_and_stop(self, actor_set, timeout):
-        ray.kill(actor_set.actors[1])
-        stop(self, actor_set, timeout)
+    def kill_and_stop(self, timeout):
+        ray.kill(self._actor_set.actors[1])
+        stop(self, timeout)
 
-    monkeypatch.setattr(_Driver, "_stop_clients", kill_and_stop)
+    monkeypatch.setattr(_Driver, "_stop_loops", kill_and_stop)
     spec = small("clock.kind=wall", "arrivals.rate=40", "resources.client_actors=2")
     run = scenarios.run(spec, tmp_path / "run", runner="ray")
     assert (run.summary["status"], run.summary["updates"]) == ("done", 120)

@@ -18,7 +18,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
-from raydpzv.segments.started_segments import legs_begun
+from raydpzv.segments.started_segments import segments_started
 from tests.helpers.contradictions import change, contradictions, forget_waiting, late, serve_backwards
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
@@ -120,7 +120,7 @@ def test_a_run_that_cannot_fall_back_ends_as_failed(killed, monkeypatch):
         raise DataError("a part is missing")
 
     prepared, opened, _ = continued(folder)
-    monkeypatch.setattr(runner, "gone_back", refuse)
+    monkeypatch.setattr(runner, "restarted", refuse)
     with pytest.raises(DataError, match="a part is missing"):
         run_prepared(prepared, opened)
     summary = RunFolder.open(folder).summary()
@@ -179,7 +179,7 @@ def test_a_kill_while_it_falls_back_loses_no_leg(tmp_path, monkeypatch):
         patch.setattr(RunFolder, "fall_back", die)
         with pytest.raises(Killed):
             resume(folder)
-    assert legs_begun(RunFolder.open(folder)) == 1
+    assert segments_started(RunFolder.open(folder)) == 1
     whole, killed = (counted(resume(path)) for path in (tmp_path / "whole", folder))
     assert killed - whole == 3, "the leg that was killed"
 

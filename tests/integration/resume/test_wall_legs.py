@@ -291,7 +291,7 @@ def test_clients_go_on_with_the_delays_of_the_work_that_they_have_not_done(tmp_p
 
     class Watched(ClientLoop):
         def __init__(self, client, *others, **named):
-            made[client] = named["works"]
+            made[client] = named["start"].works
             super().__init__(client, *others, **named)
 
     spec, folder = scenario("vafl", *PLAIN), tmp_path / "run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,8 +25,6 @@ from tests.helpers.server_calls import ServerCalls
 class Polling(Driver):
     """A driver that looks at its server when the test says so."""
 
-    _timeout = 5.0
-
     def poll(self) -> None:
         """Look once."""
         self._poll()
@@ -38,9 +37,12 @@ class Polling(Driver):
     def _awaited(self) -> list[Any]:
         return self.awaits.pop(0)
 
-    def keep_leg(self, *arguments: Any, due: bool = False) -> None:
+    def keep_segment(self, *, due: bool = False) -> None:
         """Have a checkpoint taken."""
-        self._keep_leg(*arguments, due=due)
+        self._keep_segment(due=due)
+
+    def _keep_arguments(self) -> list[Any]:
+        return ["holders"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,9 @@ def driver(server: ServerCalls, folder: RunFolder, flush: float = 1e9, **changed
     stop = changed.get("stop", threading.Event())
     finalizer: Any = None
     restarts: Any = None
-    return Polling(server, RunHooks(writer, finalizer, watch, stop, evaluated, True, restarts))
+    hooks = RunHooks(writer, finalizer, watch, stop, evaluated, True, restarts)
+    spec: Any = SimpleNamespace(resources=SimpleNamespace(timeout=5.0))
+    return Polling(server, hooks, spec)
 
 
 def test_a_checkpoint_is_fetched_as_soon_as_there_is_one(folder: RunFolder) -> None:
@@ -162,21 +166,21 @@ def test_one_checkpoint_is_taken_at_a_time_and_one_that_is_due_is_waited_for(
     monkeypatch.setattr(
         actors.driver, "get", lambda reference, timeout, what: waited.append(what) or reference
     )
-    server = ServerCalls(keep_leg="a call")
+    server = ServerCalls(keep_segment="a call")
     found = driver(server, folder)
     for _ in range(3):
-        found.keep_leg("holders")
-    assert server.asked("keep_leg") == [["holders", ("due", False)]], "the first is not done yet"
+        found.keep_segment()
+    assert server.asked("keep_segment") == [["holders", ("due", False)]], "the first is not done yet"
     assert not waited
     done = True
-    found.keep_leg("holders")
-    assert len(server.asked("keep_leg")) == 2
+    found.keep_segment()
+    assert len(server.asked("keep_segment")) == 2
     assert waited == ["a checkpoint"], "whose error is told"
     done, before = False, len(server.asked("status"))
     server.statuses = [Status(checkpoints=1)]
     server.pieces = [(evaluations(0), Checkpoint(5, {}, None))]
-    found.keep_leg("holders", due=True)
-    assert server.asked("keep_leg")[-1] == ["holders", ("due", True)]
+    found.keep_segment(due=True)
+    assert server.asked("keep_segment")[-1] == ["holders", ("due", True)]
     assert waited.count("a checkpoint") == 3
     assert len(server.asked("status")) == before + 1
     written = folder.checkpoint()

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from actors.horizontal.driver import data_bytes
 from actors.kuberay import RayJobOptions, cluster_plan, manifest
 from actors.shares import Plan, Share
 from raydpzv.config.catalog import load
@@ -115,7 +114,7 @@ def test_pods_are_as_large_as_the_fullest_of_them():
 
 def test_hosts_that_get_their_own_rows_get_held_out_rows_each():
     prepared = prepare(load("digits_users"))
-    more = data_bytes(prepared, 3) - data_bytes(prepared, 1)
+    more = prepared.object_store_bytes(3) - prepared.object_store_bytes(1)
     assert more == 2 * (prepared.split.test.nbytes + prepared.parts.nbytes) > 0
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.experiment.local_session import one_thread
 from tests.helpers.benchmarks import figures, module
 
 METHODS = ("dpzv", "vafl", "zoo_vfl", "czofo", "frozen")

@@ -17,8 +17,8 @@ from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss
 from raydpzv.report.text import duration
 from raydpzv.sim.interfaces import Status
-from scenarios import progress
-from scenarios.comparison_progress import Watch
+from scenarios import display, progress
+from scenarios.comparison_progress import ComparisonProgress
 from scenarios.progress import epsilon_terms, forecast, live_progress, progress_line, view
 
 
@@ -74,7 +74,7 @@ def test_the_time_before_a_first_update_foretells_nothing(monkeypatch, begins, f
     """Kernels compile, and a resumed run has updates from before: neither is this leg's pace."""
     now, said = [0.0], []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(progress, "repeated", lambda interval, act: nullcontext(said.append(act)))
+    monkeypatch.setattr(display, "repeated", lambda interval, act: nullcontext(said.append(act)))
     stream, spec = io.StringIO(), scenarios.load("digits_dpzv", ["budget.updates=600"])
     with live_progress(spec, console(stream)) as shown:
         for at, status in (
@@ -100,7 +100,7 @@ OF_USERS = PrivacyLoss(math.nan, mu_of(3, 1e-5), 1e-5, mu_of(2, 1e-5), mu_of(7, 
 
 def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypatch):
     said = []
-    monkeypatch.setattr(progress, "repeated", lambda interval, act: nullcontext(said.append(act)))
+    monkeypatch.setattr(display, "repeated", lambda interval, act: nullcontext(said.append(act)))
     stream, spec = io.StringIO(), scenarios.load("digits_dpzv")
     with live_progress(spec, console(stream)) as shown:
         for status in (Status(), STATUS, STATUS._replace(privacy=CLAIMED), STATUS._replace(privacy=CLAIMED)):
@@ -221,7 +221,7 @@ def test_a_comparison_off_a_terminal_says_what_is_at_work():
     comparison = Comparison("c", "", (0,), (), (PlannedLine("dpzv", None, False, spec),))
     (planned,) = comparison.runs()
     stream = Heard()
-    with Watch(comparison, [planned], console(stream), {}, interval=0.01) as watch:
+    with ComparisonProgress(comparison, [planned], console(stream), {}, interval=0.01) as watch:
         watch.progress({planned.folder: Status(stage="the data to load")})
         stream.written.clear()
         assert stream.written.wait(30)
@@ -230,7 +230,7 @@ def test_a_comparison_off_a_terminal_says_what_is_at_work():
         assert stream.written.wait(30)
     assert "0/1 runs over; dpzv, seed 0: waiting for the data to load" in stream.getvalue()
     quiet = Heard()
-    with Watch(comparison, [planned], console(quiet), {}, quiet=True, interval=0.001) as watch:
+    with ComparisonProgress(comparison, [planned], console(quiet), {}, quiet=True, interval=0.001) as watch:
         watch.progress({planned.folder: STATUS})
         watch.ended(planned, "")
     assert quiet.getvalue() == ""

@@ -41,13 +41,12 @@ def watched(plan, reasons, **how):
         watch.ended(1, "")
         watch.began(2)
         watch.reported(2, {"updates": 1_000})
-        rows = watch._table()
+        rows = watch.table()
         watch.ended(2, "its process was lost")
     return console, rows
 
 
 def test_a_table_has_trials_at_work_then_the_best_of_those_that_are_over(plan, monkeypatch):
-    monkeypatch.setattr(search_progress, "_REDRAW", 0.0)
     console, table = watched(plan, reasons := {}, force_terminal=True)
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     assert [str(column.header) for column in table.columns] == [
@@ -105,7 +104,11 @@ def record(monkeypatch):
 
 def best(watch):
     """Return what the lines of those at work say of the best."""
-    said = [line.removeprefix("best so far: ") for line in watch._lines() if line.startswith("best so far")]
+    said = [
+        line.removeprefix("best so far: ")
+        for line in watch.line().split("; ")
+        if line.startswith("best so far")
+    ]
     return said[0] if said else None
 
 
@@ -126,7 +129,7 @@ def test_the_best_so_far_is_over_and_did_not_diverge(plan, record, metric, worse
             record[trial] = found
             watch.ended(trial, "")
             assert best(watch) == said
-        table = watch._table()
+        table = watch.table()
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     assert (cells[0], cells[4]) == (["2", "1", "0"], ["over", "over", "diverged"])
     assert lines_of(console)[0] == (
@@ -210,7 +213,7 @@ def test_what_was_reached_before_an_interruption_counts(plan, record):
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 1, console, {}, NOWHERE) as watch:
         assert best(watch) == "accuracy 0.7, trial 0"
-        cells = [[str(cell) for cell in column.cells] for column in watch._table().columns]
+        cells = [[str(cell) for cell in column.cells] for column in watch.table().columns]
     assert (cells[0], cells[4]) == (["0", "1"], ["over", "stopped early"])
     assert lines_of(console) == ["2 of 3 trials are there already"]
 
@@ -228,7 +231,7 @@ def test_a_trial_that_goes_on_is_told_of_and_is_not_over(plan, record):
         ):
             watch.sent(leg)
             watch.began(leg.trial)
-            watch._say()
+            console.print(watch.line(), soft_wrap=True)
             for accuracy in (0.5, 0.25):
                 watch.reported(leg.trial, {"updates": updates, "accuracy": accuracy})
             record[leg.trial] = TrialStanding(STOPPED if leg.until else DONE, "", updates, 0.5)
@@ -257,7 +260,7 @@ def test_trials_that_began_before_an_interruption_are_counted_once(plan, record,
         for leg in (TrialLeg(1, 0, 10), TrialLeg(2, 0, 10)):
             watch.sent(leg)
             watch.began(leg.trial)
-            watch._say()
+            console.print(watch.line(), soft_wrap=True)
     assert [line.partition("; trial")[0] for line in lines_of(console)] == [
         "2 of 3 trials had begun before",
         "2/3 trials begun",
@@ -272,7 +275,6 @@ def bar(plan, *acts):
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
         for act in acts:
             act(watch)
-        watch._redraw()
     return (
         [line for line in lines_of(console) if "trials" in line][-1]
         .partition("━")[0]

@@ -6,7 +6,7 @@ import scenarios
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.recorder import Recorder
-from raydpzv.segments.pull_segment import PullLeg
+from raydpzv.segments.pull_segment import PullSegment
 from raydpzv.sim.interfaces import Activation, Budget
 from raydpzv.sim.pull import wake
 from raydpzv.sim.server_loop import ServerLoop
@@ -21,7 +21,7 @@ def test_requests_that_came_before_the_checkpoint_are_not_recorded_again():
 
     def begun():
         loop = ServerLoop(prepared.server(ledger), prepared.privacy_filter(), recorder, Budget())
-        return loop, PullLeg(loop, recorder, None)
+        return loop, PullSegment(loop, recorder, None)
 
     def work(client):
         (made[client],) = group.process([wake(loop, client, 0.0)])
@@ -44,9 +44,9 @@ def test_requests_that_came_before_the_checkpoint_are_not_recorded_again():
     whole = recorder.drain()
     loop, _ = begun()
     loop.server.restore(checkpoint.round, checkpoint.weights)
-    leg = PullLeg(loop, recorder, checkpoint)
+    leg = PullSegment(loop, recorder, checkpoint)
     leg.bring(ledger, accounted=False)
-    leg.begin(7.0)
+    leg.record_start(7.0)
     rows = recorder.drain()
     kept = {
         name: table.to_pylist()

@@ -13,7 +13,7 @@ from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import OperatorSecrets
-from raydpzv.segments.started_segments import legs_begun, note_leg, went_on
+from raydpzv.segments.started_segments import has_restarted, note_segment, segments_started
 
 
 @pytest.fixture
@@ -24,16 +24,16 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def test_legs_are_counted_from_the_last_checkpoint_or_the_start(folder: RunFolder) -> None:
-    assert (legs_begun(folder), went_on(folder)) == (0, False)
+    assert (segments_started(folder), has_restarted(folder)) == (0, False)
     for begun in (1, 2):
-        note_leg(folder)
-        assert (legs_begun(folder), went_on(folder)) == (begun, True)
+        note_segment(folder)
+        assert (segments_started(folder), has_restarted(folder)) == (begun, True)
     for round in (3, 5):
         folder.write_checkpoint(Checkpoint(round, {}, None))
-        assert (legs_begun(folder), went_on(folder)) == (0, True), "no leg went on from there yet"
+        assert (segments_started(folder), has_restarted(folder)) == (0, True), "no leg went on from there yet"
         for begun in (1, 2, 3):
-            note_leg(folder)
-            assert legs_begun(folder) == begun
+            note_segment(folder)
+            assert segments_started(folder) == begun
 
 
 def test_checkpoints_are_told_apart(folder: RunFolder) -> None:
@@ -51,5 +51,5 @@ def test_a_leg_is_on_the_disk_before_it_releases_anything(
 ) -> None:
     written, fsync = list[int](), os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: written.append(file) or fsync(file))
-    note_leg(folder)
+    note_segment(folder)
     assert written

@@ -14,7 +14,7 @@ from raydpzv.methods.roles import Order
 from raydpzv.records.checkpoint_codec import packed
 from raydpzv.records.recorder import Recorder
 from raydpzv.registry import METHODS
-from raydpzv.segments.wall_segment import WallLeg
+from raydpzv.segments.wall_segment import WallSegment
 from raydpzv.sim.interfaces import Activation, Budget, NoPrivacyFilter
 from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.sim.server_loop import ServerLoop
@@ -35,7 +35,7 @@ class StatefulServer(ToyServer):
 
 def leg_of_one_client():
     server_loop = ServerLoop(StatefulServer(1), NoPrivacyFilter(), Recorder(), Budget())
-    return WallLeg(server_loop, Recorder(), 1, None, None)
+    return WallSegment(server_loop, Recorder(), 1, None, None)
 
 
 def saved(applied, step=3):

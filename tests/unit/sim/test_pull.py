@@ -20,7 +20,7 @@ from raydpzv.sim.executor import GroupExecutor
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.pull import PullRun, Queue
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import NOBODY_WAKES, Timing
+from raydpzv.sim.virtual import NOBODY_WAKES, LoopHooks, Scoring, Timing
 from raydpzv.wire.network import Network
 from tests.helpers import seed_parties as toy
 from tests.helpers.pull_runs import HOW, NOTHING, RATES, Scribe, column, run, timing
@@ -189,7 +189,7 @@ def test_the_budgets_end_the_run(service: float) -> None:
     halted = ServerLoop(
         toy.pull_server(toy.ledger(HOW), HOW), NoPrivacyFilter(), Recorder(), Budget(updates=9)
     )
-    PullRun(halted, GroupExecutor(Scribe()), when, score=lambda: NOTHING, evaluate_every=9, stop=stop).run()
+    PullRun(halted, GroupExecutor(Scribe()), when, Scoring(lambda: NOTHING, 9), LoopHooks(stop)).run()
     assert halted.stop_reason == "stopped by the user"
 
 

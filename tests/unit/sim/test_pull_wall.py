@@ -23,9 +23,9 @@ from raydpzv.sim.arrivals import Poisson, Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import GroupExecutor
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
-from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
+from raydpzv.sim.pull import HostShare, PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import Timing
+from raydpzv.sim.virtual import Scoring, Timing
 from raydpzv.wire.network import Network
 from tests.helpers import seed_parties as toy
 from tests.helpers.pull_runs import HOW, NOTHING, Scribe, column, run, timing
@@ -121,7 +121,7 @@ def test_executors_side_by_side_lose_nothing() -> None:
     port, when = PullServerLoop(server_loop, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
     pool = [toy.shared(ledger, HOW) for _ in range(2)]
     loops = [
-        PullLoop(client_group, port, when, clock, part=part, parts=2)
+        PullLoop(client_group, port, when, clock, HostShare(part, 2))
         for part, client_group in enumerate(pool)
     ]
     threads = [threading.Thread(target=loop.run) for loop in loops]
@@ -174,6 +174,6 @@ def test_what_was_sent_when_the_run_was_over_is_charged_under_both_clocks(clock:
     )
     PullLoop(Releasing(), server, when, clock).run()
     server_loop = ServerLoop(toy.pull_server(toy.ledger(HOW), HOW), virtual, Recorder(), budget)
-    PullRun(server_loop, GroupExecutor(Releasing()), when, score=lambda: NOTHING, evaluate_every=10**9).run()
+    PullRun(server_loop, GroupExecutor(Releasing()), when, Scoring(lambda: NOTHING, 10**9)).run()
     assert wall.charged == virtual.charged
     assert len(wall.charged) > 20

@@ -16,7 +16,7 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import Activation, Budget
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.virtual import Scoring, VirtualRun
 from raydpzv.sim.wall import LockedServerLoop
 from raydpzv.wire.messages import Evaluate
 from raydpzv.wire.network import Network
@@ -124,7 +124,7 @@ def test_what_is_under_way_when_a_run_breaks_off_is_charged_or_there_is_no_accou
     server_loop = ServerLoop(FailingServer(3, fixed=False), counts, Recorder(), Budget())
     score = split_score(server_loop.server, host, 3)
     with pytest.raises(Diverged):
-        VirtualRun(server_loop, host, when, score=score, evaluate_every=10**9).run()
+        VirtualRun(server_loop, host, when, Scoring(score, 10**9)).run()
     assert counts.charged == [(0, 1, 2), (1, 1, 2), last]
 
 
@@ -153,9 +153,7 @@ def test_who_does_not_answer_is_waited_for_once_and_leaves_no_account_of_uploads
     )
     server_loop = ServerLoop(ToyServer(3, fixed=False), counts, Recorder(), Budget())
     with pytest.raises(Stalled):
-        VirtualRun(
-            server_loop, host, when, score=split_score(server_loop.server, host, 3), evaluate_every=10**9
-        ).run()
+        VirtualRun(server_loop, host, when, Scoring(split_score(server_loop.server, host, 3), 10**9)).run()
     assert counts.charged == last
     assert host.awaited.count(1) == 1
     assert host.awaited[-1] == 1

@@ -17,7 +17,7 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.wall import Answer, ClientLoop, LockedServerLoop
+from raydpzv.sim.wall import Answer, ClientLoop, EvaluationSchedule, LockedServerLoop, Resumption
 from raydpzv.wire.messages import Acknowledged, Rows, Start
 from raydpzv.wire.network import Network
 from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing
@@ -45,7 +45,7 @@ def test_what_is_done_before_t_0_counts_as_done_then(now, on_record):
     recorder, clock = Recorder(), SimpleNamespace(now=lambda: now)
     server_loop = ServerLoop(ToyServer(1), NoPrivacyFilter(), recorder, Budget(updates=5))
     orders = [Order(0, Rows(np.zeros(1, np.int32)), 0)]
-    server = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1, orders=orders)
+    server = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1, resumed=Resumption(orders, {}))
     server.first(0)
     server.evaluate([ToyClient(0).evaluate()])
     with server.halted() as under_way:
@@ -143,3 +143,8 @@ def test_stop_wakes_sleeping_clients_at_once(monkeypatch):
     thread.join(60)
     assert not thread.is_alive()
     assert server_loop.stop_reason == "enough"
+
+
+def test_an_evaluation_is_due_once_for_all_that_were_missed():
+    schedule = EvaluationSchedule(10, 20)
+    assert [n for n in (5, 20, 29, 30, 30, 61, 65) if schedule.due(n)] == [30, 61]

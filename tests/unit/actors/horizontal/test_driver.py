@@ -15,7 +15,6 @@ import actors.driver
 import scenarios
 from actors.driver import HEAD_START, RunHooks
 from actors.horizontal import driver as module
-from actors.horizontal.server_actor import HorizontalServerActor
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.experiment.finalize import RowWriter, RunOptions
 from raydpzv.experiment.horizontal import prepare_horizontal
@@ -23,8 +22,9 @@ from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Status, unheard
+from raydpzv.sim.pull import HostShare
 from raydpzv.sim.virtual import NOBODY_WAKES
-from raydpzv.sim.wall import LegBegin
+from raydpzv.sim.wall import SegmentStart
 from tests.helpers.numbered_rows import begun, evaluations
 from tests.helpers.server_calls import ServerCalls, answer_at_once
 
@@ -50,7 +50,7 @@ WALL = (
     [*SMALL, *PRIVATE, "clock.kind=wall", "arrivals.rate=200", "resources.lane=ray"],
 )
 
-STEPS = ("warm_up", "bring_leg", "open_wall", "keep_leg", "run", "look", "stop", "close_transport")
+STEPS = ("warm_up", "bring_segment", "open_wall", "keep_segment", "run", "look", "stop", "close")
 """What is asked of actors in an order that matters."""
 
 
@@ -86,17 +86,21 @@ def test_a_private_round_waits_until_its_checkpoint_is_written(
     written = folder.checkpoint()
     assert written is not None
     assert written.round == 1, "before the server goes on"
-    monkeypatch.setattr("actors.horizontal.server_actor.claim_device", lambda share: "cpu")
-    assert HorizontalServerActor(prepared)._holds == waits or spec.clock.kind == "wall"
+    monkeypatch.setattr("actors.server_actor.claim_device", lambda share: "cpu")
+    assert prepared.awaits_checkpoints == waits
 
 
 def led(
-    folder: RunFolder, leg: LegBegin, statuses: list[Status], monkeypatch: pytest.MonkeyPatch, *changed: str
+    folder: RunFolder,
+    leg: SegmentStart,
+    statuses: list[Status],
+    monkeypatch: pytest.MonkeyPatch,
+    *changed: str,
 ) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
     """Let a driver go through a leg whose hosts end after the statuses; return what was asked, and the order."""
     answer_at_once(monkeypatch, "horizontal", len(statuses) - 1)
     log = list[str]()
-    server = ServerCalls("server", log, leg=leg, look="an evaluation", keep_leg="a checkpoint")
+    server = ServerCalls("server", log, segment_start=leg, look="an evaluation", keep_segment="a checkpoint")
     hosts = [ServerCalls(f"host {host}", log, run=f"loop {host}") for host in range(2)]
     server.statuses = statuses
     spec = scenarios.load(WALL[0], [*WALL[1], *changed])
@@ -113,27 +117,27 @@ def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_
 ) -> None:
     statuses = [Status(updates=50), Status(updates=51), Status(updates=52, stop_reason=stopped_by)]
     before = time.time()  # noqa: TID251
-    server, hosts, order = led(folder, LegBegin(number, 12.5, 40, {}), statuses, monkeypatch)
+    server, hosts, order = led(folder, SegmentStart(number, 12.5, 40, {}), statuses, monkeypatch)
     ((origin, viewer),) = server.asked("open_wall")
     began = origin - HEAD_START + 12.5
     assert before - 1e-3 <= began <= time.time() + 1e-3  # noqa: TID251
     assert viewer is hosts[0]
     begins = math.nextafter(12.5, math.inf) if number > 1 else 0.0
     for host, actor in enumerate(hosts):
-        assert actor.asked("run") == [[server, origin, host, 2, begins, None]]
+        assert actor.asked("run") == [[server, origin, HostShare(host, 2, begins), None]]
         assert len(actor.asked("stop")) == 1
-    first = order.index("server.keep_leg")
+    first = order.index("server.keep_segment")
     warmed = ["server.warm_up", "host 0.warm_up", "host 1.warm_up"]
-    assert order[:first] == [*warmed, "server.bring_leg", "server.open_wall"]
+    assert order[:first] == [*warmed, "server.bring_segment", "server.open_wall"]
     assert order[first + 1 : first + 4] == ["host 0.run", "host 1.run", "server.look"]
     assert server.asked("look") == [[number == 1], [], [True]]
     assert server.asked("stop") == [[NOBODY_WAKES]]
     due = [("due", True)]
-    assert server.asked("keep_leg")[0] == due
-    last = "server.keep_leg" if stopped_by == USER else "server.close_transport"
+    assert server.asked("keep_segment")[0] == due
+    last = "server.keep_segment" if stopped_by == USER else "server.close"
     assert order[-2:] == [last, "server.look"]
-    assert (server.asked("keep_leg")[-1] == due) == (stopped_by == USER)
-    assert [("due", False)] in server.asked("keep_leg"), "and others on the way"
+    assert (server.asked("keep_segment")[-1] == due) == (stopped_by == USER)
+    assert [("due", False)] in server.asked("keep_segment"), "and others on the way"
 
 
 @pytest.mark.parametrize(("seconds", "spent"), [(9000, False), (11, True)])
@@ -141,6 +145,6 @@ def test_the_runs_clock_ends_it_in_every_leg(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, seconds: int, *, spent: bool
 ) -> None:
     statuses = [Status(updates=3), Status(updates=4, stop_reason="over")]
-    leg = LegBegin(2, 12.5, 0, {})
+    leg = SegmentStart(2, 12.5, 0, {})
     server, _, _ = led(folder, leg, statuses, monkeypatch, f"budget.seconds={seconds}")
     assert ([f"the budget of {seconds} seconds is spent"] in server.asked("stop")) == spent

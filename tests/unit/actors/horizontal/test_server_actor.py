@@ -11,7 +11,7 @@ import pytest
 
 from actors.horizontal.server_actor import HorizontalServerActor
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.rebuild import gone_back_horizontal
+from raydpzv.experiment.rebuild import restarted_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Metrics
 from raydpzv.records import checkpoint_policy as checkpoint_pace
@@ -54,22 +54,22 @@ class Server:
     ) -> None:
         module = "actors.horizontal.server_actor"
         monkeypatch.setattr(f"{module}.get", lambda reference, timeout, what: reference)
-        monkeypatch.setattr(f"{module}.claim_device", lambda share: "cpu")
+        monkeypatch.setattr("actors.server_actor.claim_device", lambda share: "cpu")
         monkeypatch.setattr(f"{module}.RelayedLedger", lambda actor, header, timeout: actor)
         self.checkpoint, self.host = None, Host()
         prepared = prepare_horizontal(small("asynchronous", *WALL, *changed))
         ledger: Any = Opened.create(None, prepared.plan.header())
         if folder:
             opened = RunFolder.open(folder)
-            prepared, self.checkpoint = gone_back_horizontal(prepared, opened), opened.checkpoint()
+            prepared, self.checkpoint = restarted_horizontal(prepared, opened), opened.checkpoint()
             ledger = Opened.open(opened.ledger, expect=prepared.plan.header())
         self.ledger, self.actor = ledger, HorizontalServerActor(prepared)
         self.actor.begin(ledger, self.checkpoint, keeps=keeps)
-        self.actor.bring_leg()
+        self.actor.bring_segment()
 
     def kept(self, *, due: bool) -> list[Checkpoint]:
         """The checkpoints that come of asking for one."""
-        self.actor.keep_leg(due=due)
+        self.actor.keep_segment(due=due)
         return [found for _, found in self.actor.drain() if found]
 
 
@@ -87,7 +87,7 @@ def test_a_second_leg_begins_after_the_ledgers_last_update(
     assert server.checkpoint is not None
     was: Any = server.checkpoint.state["run"]
     updates, round = server.ledger.version, server.checkpoint.round
-    leg = server.actor.leg()
+    leg = server.actor.segment_start()
     assert (leg.number, leg.time, leg.evaluated) == (2, was["time"], round)
     assert server.actor.status().updates == updates >= round
     spent = server.actor.spent()
@@ -101,7 +101,7 @@ def test_a_second_leg_begins_after_the_ledgers_last_update(
 
 
 def test_no_leg_evaluates_what_another_has(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    round = Server(killed, monkeypatch).actor.leg().evaluated
+    round = Server(killed, monkeypatch).actor.segment_start().evaluated
     server = Server(killed, monkeypatch, f"evaluate.every={round}")
     updates = server.ledger.version
     assert round <= updates < 2 * round
@@ -158,12 +158,12 @@ def test_of_a_run_that_ended_otherwise_something_may_be_under_way(
 
 def test_a_first_leg_takes_its_checkpoints_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(None, monkeypatch)
-    assert server.actor.leg().number == 1
+    assert server.actor.segment_start().number == 1
     server.actor.open_wall(time.time(), server.host)  # noqa: TID251
     assert not server.kept(due=False), "15 updates are to come first"
     assert len(server.kept(due=True)) == 1
     assert not server.actor.drain()[0][0]["leg"].num_rows
-    monkeypatch.setattr(server.actor._pace, "due", lambda updates: True)
+    monkeypatch.setattr(server.actor.core._policy, "due", lambda updates: True)
     assert len(server.kept(due=False)) == 1
     server = Server(None, monkeypatch, keeps=False)
     server.actor.open_wall(time.time(), server.host)  # noqa: TID251

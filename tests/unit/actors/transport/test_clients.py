@@ -85,8 +85,8 @@ def test_an_upload_of_another_size_than_promised_harms_its_client_alone(reached,
 
 
 def test_no_client_speaks_for_another(reached, service):
-    one = connect(*reached, 2.0, frames.hello(0, False))
-    frames.read_answer(one.ask(frames.plain(frames.FIRST), "an answer"))
+    one = connect(*reached, 2.0, frames.request(frames.HELLO))
+    frames.read_answer(one.ask(frames.request(frames.FIRST), "an answer"))
     with pytest.raises(TransportError, match="client 0 handed in an upload of client 1"):
         frames.read_answer(one.ask(frames.exchange(upload(1), HOW, 0.0), "an answer"))
     assert [call[0] for call in service.calls] == ["first"]

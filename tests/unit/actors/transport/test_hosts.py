@@ -99,9 +99,9 @@ def test_a_host_that_breaks_the_protocol_harms_itself_alone(reached, connection,
 
 
 def test_a_vertical_client_is_refused(reached, connection):
-    wrong = connect(*reached, 2.0, frames.hello(0, False))
+    wrong = connect(*reached, 2.0, frames.request(frames.HELLO))
     with pytest.raises(TransportError, match="a host sent a request of kind"):
-        frames.read_answer(wrong.ask(frames.plain(frames.FIRST), "an answer"))
+        frames.read_answer(wrong.ask(frames.request(frames.FIRST), "an answer"))
     wrong.close()
     assert connection.wake(0).client == 0
 

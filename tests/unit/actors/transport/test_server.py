@@ -42,8 +42,8 @@ def connection(server):
 def test_a_frame_far_longer_than_promised_is_not_even_read(server, service):
     service.promised = 60
     line = dial(server.address, 2.0)
-    line.send(*frames.hello(0, False))
-    line.send(*frames.plain(frames.FIRST))
+    line.send(*frames.request(frames.HELLO))
+    line.send(*frames.request(frames.FIRST))
     frames.read_answer(line.receive())
     with pytest.raises(
         TransportError

@@ -1,7 +1,8 @@
-"""From where clients on actors go on under the wall clock: with their leg, or in the place of a lost actor."""
+"""Where clients on actors start under the wall clock: with their segment, or in the place of a lost actor."""
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -11,9 +12,9 @@ import scenarios
 from actors.vertical import client_actor as module
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.sim.wall import ClientLoop, LegBegin
+from raydpzv.sim.wall import ClientLoop, ClientStart, SegmentStart
 
-LEG = LegBegin(2, 12.5, 40, {0: 11, 2: 7})
+SEGMENT = SegmentStart(2, 12.5, 40, {0: 11, 2: 7})
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,9 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, int]]:
     found = dict[int, tuple[float, int]]()
 
     class Watched(ClientLoop):
-        def __init__(self, client: int, *others: Any, after: float, works: int) -> None:
-            found[client] = after, works
-            super().__init__(client, *others, after=after, works=works)
+        def __init__(self, client: int, *others: Any, start: ClientStart) -> None:
+            found[client] = tuple(start)
+            super().__init__(client, *others, start=start)
 
     monkeypatch.setattr(module, "ClientLoop", Watched)
     monkeypatch.setattr(module, "run_together", lambda loops, stop: None)
@@ -38,18 +39,19 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, int]]:
     return found
 
 
-def run(actor: module.ClientActor, prepared: PreparedVertical, leg: LegBegin) -> None:
+def run(actor: module.ClientActor, prepared: PreparedVertical, segment: SegmentStart) -> None:
     server: Any = None
-    actor.run(server, prepared.timing, time.time() - 20.0, 5.0, None, leg)  # noqa: TID251
+    actor.run(server, prepared.timing, time.time() - 20.0, 5.0, None, segment)  # noqa: TID251
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_clients_go_on_with_their_leg(
+def test_clients_start_with_their_segment(
     prepared: PreparedVertical, loops: dict[int, tuple[float, int]], number: int
 ) -> None:
-    leg = LEG._replace(number=number)
-    run(module.ClientActor([prepared.clients[m] for m in (0, 1, 2)], 0.0), prepared, leg)
-    assert loops == {0: (leg.after, 11), 1: (leg.after, 0), 2: (leg.after, 7)}
+    segment = SEGMENT._replace(number=number)
+    run(module.ClientActor([prepared.clients[m] for m in (0, 1, 2)], 0.0), prepared, segment)
+    after = 12.5 if number == 2 else -math.inf
+    assert loops == {0: (after, 11), 1: (after, 0), 2: (after, 7)}
 
 
 def test_who_takes_a_lost_actors_place_begins_now_with_the_uploads_on_record(
@@ -58,8 +60,8 @@ def test_who_takes_a_lost_actors_place_begins_now_with_the_uploads_on_record(
     plan = prepared.plan()
     assert plan is not None
     pasts = [(Ledger.create(None, plan.header()).since(0), 0) for _ in range(2)]
-    run(module.ClientActor([prepared.clients[m] for m in (0, 1)], 0.0, pasts), prepared, LEG)
-    assert [works for _, works in loops.values()] == [0, 0], "not those of the leg's begin"
+    run(module.ClientActor([prepared.clients[m] for m in (0, 1)], 0.0, pasts), prepared, SEGMENT)
+    assert [works for _, works in loops.values()] == [0, 0], "not those of the segment's start"
     assert all(20.0 <= after < 20.0 + 60.0 for after, _ in loops.values())
 
 
@@ -69,7 +71,7 @@ def test_clients_that_were_stopped_before_they_began_do_nothing(
     began = list[int]()
     monkeypatch.setattr(module, "run_together", lambda loops, stop: began.append(len(loops)))
     actor = module.ClientActor([prepared.clients[0]], 0.0)
-    run(actor, prepared, LEG)
+    run(actor, prepared, SEGMENT)
     actor.stop()
-    run(actor, prepared, LEG)
+    run(actor, prepared, SEGMENT)
     assert began == [1]

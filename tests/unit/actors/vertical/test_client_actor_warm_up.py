@@ -20,7 +20,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Actors' classes in this process: no Ray."""
     monkeypatch.setattr("actors.device.claim_device", lambda gpus: "cpu")
     monkeypatch.setattr(client_actor, "claim_device", lambda gpus: "cpu")
-    monkeypatch.setattr("actors.vertical.server_actor.claim_device", lambda gpus: "cpu")
+    monkeypatch.setattr("actors.server_actor.claim_device", lambda gpus: "cpu")
     monkeypatch.setattr("actors.transport.connection.get", lambda found, timeout, awaited: found)
 
 
@@ -34,6 +34,7 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     plan = experiment.plan()
     assert plan is not None
     server.keep(None, plan.header(), None)
+    server.begin(None, keeps=False)
     client = client_actor.ClientActor(experiment.clients, 0.0)
     before = server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)]
     server.open_warm_up(range(4))
@@ -54,7 +55,8 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
 def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_goes_on() -> None:
     experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
     server = VerticalServerActor(experiment, 0.0)
-    server.bring_leg([], [], None, keeps=False)
+    server.begin(None, keeps=False)
+    server.bring_segment([], [])
     server.open_wall(0.0)
     server.open_warm_up([2])
     client = client_actor.ClientActor([experiment.clients[2]], 0.0)

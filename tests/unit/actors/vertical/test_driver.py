@@ -21,12 +21,12 @@ from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
-from raydpzv.sim.wall import LegBegin
+from raydpzv.sim.wall import SegmentStart
 from tests.helpers.numbered_rows import begun
 from tests.helpers.reopened import beside
 from tests.helpers.server_calls import ServerCalls, answer_at_once
 
-STEPS = ("open_warm_up", "bring_leg", "open_wall", "keep_leg", "run", "evaluate", "stop", "close")
+STEPS = ("open_warm_up", "bring_segment", "open_wall", "keep_segment", "run", "evaluate", "stop", "close")
 """What is asked of actors in an order that matters."""
 HELD = ((0, 2), (1, 3))
 
@@ -46,15 +46,15 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 def run(
     prepared: PreparedVertical,
     folder: RunFolder | None,
-    leg: LegBegin,
+    leg: SegmentStart,
     statuses: list[Status],
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
     """Let a driver go through a leg in which actors end when the statuses do; return what was asked, and the order."""
     answer_at_once(monkeypatch, "vertical", len(statuses) - 1)
-    monkeypatch.setattr(module._Driver, "_warm_up", lambda self, actors: actors.server.open_warm_up.remote())
+    monkeypatch.setattr(module._Driver, "_warm_up", lambda self: self._server.open_warm_up.remote())
     log = list[str]()
-    server = ServerCalls("server", log, leg=leg, keep_leg="a checkpoint", wanted={})
+    server = ServerCalls("server", log, segment_start=leg, keep_segment="a checkpoint", wanted={})
     clients = [
         ServerCalls(f"actor {a}", log, run=f"loop {a}", evaluate_wall=f"held out of {a}") for a in range(2)
     ]
@@ -65,7 +65,8 @@ def run(
     nobody: Any = SimpleNamespace(count=0)
     writer = RowWriter(folder, 1e9, Callbacks())
     hooks = RunHooks(writer, nobody, Callbacks(), RunOptions().stop, unheard, True, nobody)
-    module._Driver(prepared, actor_set, hooks)._wall(actor_set)
+    monkeypatch.setattr(module.LedgerControl, "open", lambda self: None)
+    module._Driver(prepared, actor_set, hooks)._work()
     return server, clients, [name for name in log if name.split(".")[1] in STEPS]
 
 
@@ -79,30 +80,31 @@ def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_
     stopped_by: str,
 ) -> None:
     folder.write_checkpoint(Checkpoint(40, {}, None))
-    leg = LegBegin(number, 12.5, 40 if number > 1 else 0, {0: 11})
+    leg = SegmentStart(number, 12.5, 40 if number > 1 else 0, {0: 11})
     statuses = [Status(updates=45), Status(updates=45), Status(updates=47, stop_reason=stopped_by)]
     before = time.time()  # noqa: TID251
     server, clients, order = run(prepared, folder, leg, statuses, monkeypatch)
     ((origin,),) = server.asked("open_wall")
     began = origin - HEAD_START + 12.5
     assert before - 1e-3 <= began <= time.time() + 1e-3  # noqa: TID251
-    ((actors, held, checkpoint, keeps),) = server.asked("bring_leg")
-    assert (actors, held, checkpoint.round, keeps) == (clients, HELD, 40, ("keeps", True))
+    ((checkpoint, keeps),) = server.asked("begin")
+    assert (checkpoint.round, keeps) == (40, ("keeps", True))
+    assert server.asked("bring_segment") == [[clients, HELD]]
     for actor in clients:
         timeout = prepared.spec.resources.timeout
         assert actor.asked("run") == [[server, prepared.timing, origin, timeout, None, leg]]
         assert len(actor.asked("stop")) == 1
     holders = {0: clients[0], 2: clients[0], 1: clients[1], 3: clients[1]}
-    assert server.asked("keep_leg")[0] == [holders, ("due", True)]
-    assert [holders, ("due", False)] in server.asked("keep_leg"), "and others on the way"
-    begins = ["server.open_warm_up", "server.bring_leg", "server.open_wall", "server.keep_leg"]
+    assert server.asked("keep_segment")[0] == [holders, ("due", True)]
+    assert [holders, ("due", False)] in server.asked("keep_segment"), "and others on the way"
+    begins = ["server.open_warm_up", "server.bring_segment", "server.open_wall", "server.keep_segment"]
     looks = ["server.evaluate"] if number == 1 else []
     assert order[: 6 + len(looks)] == [*begins, "actor 0.run", "actor 1.run", *looks]
-    last = ["server.keep_leg"] if stopped_by == USER else []
+    last = ["server.keep_segment"] if stopped_by == USER else []
     assert order[-3 - len(last) :][:-1] == ["server.stop", "server.close", *last]
     assert order[-1] == "server.evaluate"
     assert server.asked("stop") == [[NOBODY_WAKES]]
-    assert (server.asked("keep_leg")[-1] == [holders, ("due", True)]) == (stopped_by == USER)
+    assert (server.asked("keep_segment")[-1] == [holders, ("due", True)]) == (stopped_by == USER)
     # of a first leg at its start, after 40 updates, and at the end; of a second those at the end alone
     assert len(server.asked("evaluate")) == (3 if number == 1 else 1)
     assert server.asked("evaluate")[-1] == [["held out of 0", "held out of 1"] * 2], "in client order"
@@ -113,7 +115,7 @@ def test_it_is_evaluated_when_so_many_updates_more_were_made(
 ) -> None:
     statuses = [Status(updates=updates) for updates in (41, 59, 60, 79, 85, 99, 120)]
     statuses += [Status(updates=145, stop_reason="over")]
-    server, _, _ = run(prepared, folder, LegBegin(2, 12.5, 40, {}), statuses, monkeypatch)
+    server, _, _ = run(prepared, folder, SegmentStart(2, 12.5, 40, {}), statuses, monkeypatch)
     assert len(server.asked("evaluate")) == 3 + 1, "and at the end, however many there were"
 
 
@@ -130,7 +132,7 @@ def test_the_runs_clock_ends_it_in_every_leg(
     budget = spec.budget.model_copy(update={"seconds": float(seconds)})
     short = dataclasses.replace(prepared, spec=spec.model_copy(update={"budget": budget}))
     statuses = [Status(updates=3), Status(updates=4, stop_reason="over")]
-    server, _, _ = run(short, folder, LegBegin(2, 12.5, 0, {}), statuses, monkeypatch)
+    server, _, _ = run(short, folder, SegmentStart(2, 12.5, 0, {}), statuses, monkeypatch)
     said = [f"the budget of {seconds} seconds is spent"]
     assert (said in server.asked("stop")) == spent
 
@@ -145,8 +147,8 @@ def test_without_a_record_of_its_own_a_run_takes_no_checkpoints(
         folder.__exit__()
         where = beside(folder.path)
     over = [Status(updates=3, stop_reason=USER)]
-    server, _, order = run(prepared, where, LegBegin(1, 0.0, 0, {}), over, monkeypatch)
-    assert server.asked("bring_leg")[0][2:] == [None, ("keeps", False)]
-    assert "server.keep_leg" not in order
+    server, _, order = run(prepared, where, SegmentStart(1, 0.0, 0, {}), over, monkeypatch)
+    assert server.asked("begin") == [[None, ("keeps", False)]]
+    assert "server.keep_segment" not in order
     if where:
         where.__exit__()

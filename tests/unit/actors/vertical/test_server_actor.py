@@ -34,18 +34,19 @@ class Server:
     def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True) -> None:
         for module in ("vertical.server_actor", "transport.peers"):
             monkeypatch.setattr(f"actors.{module}.get", lambda reference, timeout, awaited: reference)
-        for module in ("server_actor", "client_actor"):
-            monkeypatch.setattr(f"actors.vertical.{module}.claim_device", lambda share: "cpu")
+        for module in ("server_actor", "vertical.client_actor"):
+            monkeypatch.setattr(f"actors.{module}.claim_device", lambda share: "cpu")
         self.checkpoint = RunFolder.open(folder).checkpoint() if folder else None
         prepared = prepare_vertical(scenarios.load("vafl", SMALL))
         self.actor = VerticalServerActor(prepared, 0.0)
         clients = [Here(ClientActor([prepared.clients[m] for m in held], 0.0)) for held in HELD]
         self.holders = {m: clients[a] for a, held in enumerate(HELD) for m in held}
-        self.actor.bring_leg(clients, HELD, self.checkpoint, keeps=keeps)
+        self.actor.begin(self.checkpoint, keeps=keeps)
+        self.actor.bring_segment(clients, HELD)
 
     def kept(self, *, due: bool) -> list[Checkpoint]:
         """The checkpoints that come of asking for one."""
-        self.actor.keep_leg(self.holders, due=due)
+        self.actor.keep_segment(self.holders, due=due)
         return [found for _, found in self.actor.drain() if found]
 
 
@@ -60,7 +61,7 @@ def test_a_second_leg_begins_where_the_checkpoint_is(killed: Path, monkeypatch: 
     server = Server(killed, monkeypatch)
     assert server.checkpoint is not None
     was: Any = server.checkpoint.state["run"]
-    leg = server.actor.leg()
+    leg = server.actor.segment_start()
     assert (leg.number, leg.time, leg.evaluated) == (2, was["time"], server.checkpoint.round)
     assert dict(leg.served) == dict(was["served"])
     assert server.actor.status().updates == server.checkpoint.round > 0
@@ -101,11 +102,11 @@ def test_a_checkpoint_is_taken_when_it_is_due_and_after_the_end_only_if_it_is_as
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = Server(None, monkeypatch)
-    assert server.actor.leg().number == 1
+    assert server.actor.segment_start().number == 1
     server.actor.open_wall(time.time())  # noqa: TID251
     assert not server.kept(due=False), "20 updates are to come first"
     assert len(server.kept(due=True)) == 1
-    monkeypatch.setattr(server.actor._pace, "due", lambda updates: True)
+    monkeypatch.setattr(server.actor.core._policy, "due", lambda updates: True)
     assert len(server.kept(due=False)) == 1
     server.actor.stop(USER)
     assert not server.kept(due=False), "a continuation would make one update more"

@@ -14,10 +14,20 @@ from actors.horizontal.server_actor import HorizontalServerActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.experiment.prepare import Prepared, prepare
 
-CASES: dict[str, Callable[[Any], Any]] = {
-    "digits_dpzv": lambda prepared: VerticalServerActor(prepared, 0.0),
-    "digits_decomfl": HorizontalServerActor,
-}
+
+def vertical(prepared: Any) -> VerticalServerActor:
+    server = VerticalServerActor(prepared, 0.0)
+    server.begin(None, keeps=False)
+    return server
+
+
+def horizontal(prepared: Any) -> HorizontalServerActor:
+    server = HorizontalServerActor(prepared)
+    server.begin(None, None, keeps=False)
+    return server
+
+
+CASES: dict[str, Callable[[Any], Any]] = {"digits_dpzv": vertical, "digits_users": horizontal}
 
 
 @pytest.fixture(params=CASES)
@@ -39,8 +49,7 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
     prepared: Prepared = prepare(raydpzv.load(request.param))
     real = type(prepared).privacy_filter
     monkeypatch.setattr(type(prepared), "privacy_filter", lambda self: Noted(real(self)))
-    for kind in ("horizontal", "vertical"):
-        monkeypatch.setattr(f"actors.{kind}.server_actor.claim_device", lambda gpus: "cpu")
+    monkeypatch.setattr("actors.server_actor.claim_device", lambda gpus: "cpu")
     return CASES[request.param](prepared), asked
 
 
@@ -61,7 +70,6 @@ def test_each_drain_gives_back_what_those_before_it_took(
             given.append(self)
 
     server, _ = made
-    server._pace = None
     monkeypatch.setattr(pa, "default_memory_pool", Pool)
     server.drain()
     server.drain(rest=False)

@@ -8,7 +8,7 @@ import pytest
 
 from raydpzv.data.column_facts import column_facts
 from raydpzv.errors import SpecError
-from scenarios.new_command import even_parties, given_parties
+from scenarios.commands.new import even_parties, given_parties
 from tests.helpers.commands import call, complaint
 from tests.helpers.own_table import PARTIES, write_own_table
 

@@ -6,7 +6,7 @@ import pytest
 
 from raydpzv.config import catalog
 from raydpzv.registry import DATA_SOURCES
-from scenarios.list_output import list_lines, listed
+from scenarios.commands.list import list_lines, listed
 
 
 def test_every_scenario_stands_under_its_kind_with_the_files_it_needs():

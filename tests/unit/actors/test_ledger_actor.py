@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.ledger_actor import LedgerActor
-from actors.ledger_client import RelayedLedger
+from actors.ledger_actor import LedgerActor, RelayedLedger
 from actors.ledger_connection import LedgerRange
 from actors.transport import frames
 from actors.transport.connection import connect
@@ -215,7 +214,7 @@ def test_other_bytes_end_their_senders_connection_alone(lined: tuple[RelayedLedg
     ledger, handle = lined
     fill(ledger, 2)
     for frame in (b"", bytes(8), struct.pack("<Bqq", 9, 0, 1)):
-        connection = connect(handle, handle.actor.address(), 2.0, frames.hello(0, False))
+        connection = connect(handle, handle.actor.address(), 2.0, frames.request(frames.HELLO))
         with pytest.raises(TransportError, match="ledger"):
             frames.read_answer(connection.ask((frame,), "an answer"))
         connection.close()

@@ -12,8 +12,8 @@ import scenarios
 from raydpzv.errors import RunError
 from raydpzv.zo import kernels
 from scenarios.cli import app
+from scenarios.commands.resume import usual_runner
 from scenarios.progress import COMPILING
-from scenarios.run_commands import _runner_of
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from scenarios.run_commands import _runner_of
 def test_real_times_come_of_the_runner_that_made_them_and_virtual_ones_of_any(clock, began, goes_on):
     spec = scenarios.load("vafl", [f"clock.kind={clock}"])
     folder = SimpleNamespace(environment=lambda: {"runner": began} if began else {})
-    assert _runner_of(spec, folder) == goes_on
+    assert usual_runner(spec, folder) == goes_on
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -6,8 +6,8 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from urllib.parse import urlsplit
 import raydpzv
 from actors.kuberay import LONGEST_NAME, POD, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
 from raydpzv.config.paths import locations
-from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError, missing
-from raydpzv.experiment.prepare import no_new_leg, prepare
+from raydpzv.experiment.prepare import prepare
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
+from scenarios.command_options import SubmitCommand
 from scenarios.options import chosen_logs
 
 _QUOTES_SINCE = (2, 60)
@@ -35,71 +36,64 @@ _NEEDED = {
 }
 
 
-def show(
-    scenario: str,
-    changes: Sequence[str],
-    given: Mapping[str, Any],
-    log: str | None,
-    flags: Sequence[str],
-    storage: str | None = None,
-) -> None:
-    """Print the manifest of a scenario with changed settings; given: options of `RayJobOptions` that were typed.
-
-    storage: URI that the run's folder is brought to as it grows, which a claim may be left out for.
-    """
+def show(scenario: str, options: SubmitCommand) -> None:
+    """Print the manifest of a scenario with changed settings."""
     try:
         import yaml
     except ImportError:
         raise missing("PyYAML", "ray") from None
-    chosen_logs(log)
-    spec = raydpzv.load(scenario, changes)
-    if storage is not None:
-        check_uri(storage)
-    for name, line in _NEEDED.items():
-        if name not in given and not (name == "claim" and storage is not None):
-            raise SpecError(line)
-    options = RayJobOptions(**({"name": _name(scenario, spec.seed), "ray": _ray()} | dict(given)))
-    if "retries" not in given and isinstance(spec, VerticalScenario):
-        noised = spec.privacy.mode != "none" and spec.descriptor.noise(spec.method) is not None
-        if no_new_leg(spec, noised=noised):  # an attempt after the first would be refused
-            options = replace(options, retries=0)
-    if storage is not None and "claim" not in given:
-        if urlsplit(storage).scheme == "file":
-            raise SpecError(
-                f"--storage {storage}: lies on the disk of a pod, which goes with it, where no --claim is mounted; "
-                "give one, or the URI of a storage elsewhere"
-            )
-        fresh = spec.privacy and spec.privacy.mode != "none" and spec.privacy.noise == "system"
-        if fresh and "retries" not in given:
-            options = replace(
-                options, retries=0
-            )  # a lost run with fresh noise does not resume from a storage
-    options.check()
+    chosen_logs(options.log)
+    spec = raydpzv.load(scenario, options.changes)
+    job = _ray_job(options, _name(scenario, spec.seed), spec)
     path = Path(scenario)
     own = path.read_text() if path.suffix == ".toml" or path.exists() else None
     data = locations(as_tree(spec))
     for location in data:
         setting, _, quoted = location.partition("=")
         screen.complain(f"note: {setting}: the image, or the claim, must have {json.loads(quoted)}")
-    prepared = None if options.memory else prepare(spec)
-    words = [
-        "python",
-        "-m",
-        "raydpzv",
-        "run",
-        scenario if own is None else SCENARIO,
-        "--runner",
-        "ray",
-        "--or-resume",
-    ]
-    words += [*flags, *(word for change in [*changes, *data] for word in ("--set", change))]
-    words += ["--log", log] if log is not None else []
-    words += ["--storage", storage] if storage is not None else []
-    words += ["--out", f"{RUNS if options.claim else POD}/{options.name}"]
-    check_words(words, options.ray)
+    prepared = None if job.memory else prepare(spec)
+    words = options.run_words(scenario if own is None else SCENARIO, data)
+    words += ["--out", f"{RUNS if job.claim else POD}/{job.name}"]
+    check_words(words, job.ray)
     entrypoint = shlex.join(words)
-    documents = manifest(cluster_plan(spec, options, prepared), options, entrypoint, own, prepared)
+    documents = manifest(cluster_plan(spec, job, prepared), job, entrypoint, own, prepared)
     print(yaml.safe_dump_all(documents, sort_keys=False, width=1000, allow_unicode=True), end="")
+
+
+def _ray_job(options: SubmitCommand, name: str, spec: AnyScenario) -> RayJobOptions:
+    """Return what the manifest needs; a claim is optional with a storage. Raises InputError, SpecError."""
+    given, storage = _given(options), options.storage
+    if storage is not None:
+        check_uri(storage)
+    for needed, line in _NEEDED.items():
+        if needed not in given and not (needed == "claim" and storage is not None):
+            raise SpecError(line)
+    job = RayJobOptions(**({"name": name, "ray": _ray()} | given))
+    alone = storage is not None and "claim" not in given
+    if alone and urlsplit(storage).scheme == "file":
+        raise SpecError(
+            f"--storage {storage}: lies on the disk of a pod, which goes with it, where no --claim is mounted; give "
+            "one, or the URI of a storage elsewhere"
+        )
+    if "retries" not in given and not _can_resume(spec, from_storage_alone=alone):
+        job = replace(job, retries=0)
+    job.check()
+    return job
+
+
+def _can_resume(spec: AnyScenario, *, from_storage_alone: bool) -> bool:
+    """Tell whether an attempt after the first could resume the run."""
+    privacy = spec.privacy if spec.privacy is not None and spec.privacy.mode != "none" else None
+    if from_storage_alone and privacy is not None and privacy.noise == "system":
+        return False  # a lost run with fresh noise does not resume from a storage
+    return not spec.no_segment
+
+
+def _given(options: SubmitCommand) -> dict[str, Any]:
+    """Return the fields of `RayJobOptions` that were typed."""
+    names = {field.name: field.name for field in fields(RayJobOptions)} | {"ray_version": "ray"}
+    found = {names[name]: value for name, value in options.typed() if name in names}
+    return found | ({"token": False} if options.no_token else {})
 
 
 def check_words(words: Sequence[str], ray: str) -> None:

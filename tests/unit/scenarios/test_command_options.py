@@ -7,11 +7,22 @@ from dataclasses import fields
 from typer.main import get_command
 
 from scenarios.cli import app
-from scenarios.option_groups import SearchOptions
+from scenarios.command_options import SearchOptions
 
 
 def test_each_option_is_written_as_the_command_line_has_it() -> None:
-    asked = SearchOptions(7, "optuna", "loss", "asha", 5, 4, 0.5, 2.5, 3, actors=True)
+    asked = SearchOptions(
+        samples=7,
+        search="optuna",
+        metric="loss",
+        scheduler="asha",
+        grace=5,
+        interval=4,
+        quantile=0.5,
+        epsilon=2.5,
+        draw_seed=3,
+        actors=True,
+    )
     words = list(asked.words())
     known = {name for option in get_command(app).commands["search"].params for name in option.opts}
     assert {word for word in words if word.startswith("--")} <= known

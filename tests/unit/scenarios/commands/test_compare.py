@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raydpzv.compare.file import resolved
-from scenarios.compare_command import asked_for, noise_dropped
-from scenarios.option_groups import ComparisonOptions
+from scenarios.command_options import CompareCommand
+from scenarios.commands.compare import asked_for, noise_dropped
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,6 @@ from scenarios.option_groups import ComparisonOptions
     ],
 )
 def test_noise_that_is_left_out_is_said(what, epsilons, said):
-    file = asked_for(what, ComparisonOptions(seeds="1", epsilons=epsilons))
+    file = asked_for(CompareCommand(what=what, seeds="1", epsilons=epsilons))
     found = resolved(file, ["privacy.clip=1"] if epsilons else [])
     assert noise_dropped(what, found) == said

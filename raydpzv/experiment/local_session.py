@@ -1,0 +1,189 @@
+"""One run in this process, from the first order to the summary: a loop in virtual time, else a thread per client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.run_core import RunControls, RunCore, Sink
+from raydpzv.ledger.ledger import Ledger, begin_ledger
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.run_writer import RunWriter
+from raydpzv.registry import LOCAL_PARTIES
+from raydpzv.sim.client_threads import HEAD_START, Loop, run_threads
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.executor import Executor
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
+from raydpzv.sim.wall import EvaluationSchedule, SavedClient
+
+
+class LocalParties(Protocol):
+    """The parties of a run in this process, and its server loop."""
+
+    core: RunCore
+    host: Executor
+
+    def warm_up(self) -> None:
+        """Let throw-away parties make a run's first exchanges (wall clock)."""
+        ...
+
+    def bring_segment(self) -> None:
+        """Bring the parties to where a segment starts (wall clock)."""
+        ...
+
+    def open_wall(self, clock: WallClock) -> Sequence[Loop]:
+        """Start the segment; return the loops that live in a thread each."""
+        ...
+
+    def poll(self) -> None:
+        """Do what is due every 20 ms (wall clock)."""
+        ...
+
+    def saved(self) -> Sequence[SavedClient]:
+        """Return what a checkpoint keeps of each client (wall clock)."""
+        ...
+
+    def evaluate(self) -> None:
+        """Evaluate the model (wall clock)."""
+        ...
+
+    def close(self) -> None:
+        """Record what the loops left open (wall clock)."""
+        ...
+
+    def models(self) -> Mapping[str, np.ndarray]:
+        """Return the final parameters by name."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return more for summary.json of a run that did not fail."""
+        ...
+
+    def done(self) -> None:
+        """Clean up after a run that spent its budget."""
+        ...
+
+
+PartiesMaker = Callable[[Any, Ledger | None, Sink, RunControls, Checkpoint | None], LocalParties]
+"""(prepared, ledger, sink, controls, checkpoint) to the parties of a run, brought to the checkpoint."""
+
+
+class LocalSession:
+    """One run, or its continuation from a folder's last checkpoint."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        ledger: Ledger | None,
+        writer: RowWriter,
+        finalizer: RunFinalizer,
+        options: RunOptions,
+    ) -> None:
+        self._spec, self._writer, self._finalizer, self._options = prepared.spec, writer, finalizer, options
+        folder = writer.folder
+        keeps = folder is not None and not folder.is_recomputed
+        resumes = folder is not None and keeps and isinstance(options.out, RunWriter)
+        make: PartiesMaker = LOCAL_PARTIES[self._spec.kind]
+        self._parties = make(
+            *(prepared, ledger, writer, options.controls(keeps=keeps)),
+            folder.checkpoint() if folder and resumes else None,
+        )
+        self._core = self._parties.core
+
+    @property
+    def status(self) -> Status:
+        """Where the run stands."""
+        return self._core.status()
+
+    def run(self) -> Run:
+        """Run, and write what there is however the run ends, unless its checkpoint contradicts the ledger."""
+        core = self._core
+        try:
+            (self._virtual if self._spec.clock.kind == "virtual" else self._wall)()
+            models, facts = self._parties.models(), {**core.facts(), **self._parties.facts()}
+        except BaseException as error:
+            if not contradicts(error, self._writer.folder):
+                self._writer.add(core.recorder.drain())
+                self._finalizer.failed(error, core.status(), core.spent(), core.facts())
+            raise
+        self._writer.add(core.recorder.drain(), last=True)
+        ended = self._finalizer.done(models, core.status(), core.spent(), facts)
+        if ended.summary["status"] == "done":
+            self._parties.done()
+        return ended
+
+    def _tick(self) -> None:
+        if self._options.watch.due():
+            self._options.watch.status(self._core.status())
+        if self._writer.due():
+            self._writer.add(self._core.recorder.drain())
+
+    def _virtual(self) -> None:
+        self._options.watch.status(Status(stage=FIRST_EVALUATION))
+        self._core.run_virtual(self._parties.host, self._tick)
+
+    def _wall(self) -> None:
+        core, parties, loop = self._core, self._parties, self._core.server_loop
+        self._options.watch.status(Status(stage=WARM_UP))
+        parties.warm_up()
+        parties.bring_segment()
+        start = core.segment.start
+        clock = WallClock.starting_in(HEAD_START, start.time)
+        loops = parties.open_wall(clock)
+        seconds, every = self._spec.budget.seconds, self._spec.evaluate.every
+        evaluations = EvaluationSchedule(every, start.evaluated)
+
+        def poll() -> bool:
+            if self._options.stop.is_set():
+                core.wall.stop(USER)
+            if seconds is not None and clock.now() >= seconds:
+                core.wall.stop(f"the budget of {seconds:g} seconds is spent")
+            if evaluations.due(loop.updates):
+                parties.evaluate()
+            parties.poll()
+            self._tick()
+            core.keep_segment(parties.saved)
+            return loop.stop_reason is None
+
+        if start.number == 1:
+            parties.evaluate()
+        core.keep_segment(parties.saved, due=True)
+        run_threads(loops, core.wall.stop, poll)
+        parties.close()
+        if loop.stop_reason == USER:
+            core.keep_segment(parties.saved, due=True)
+        parties.evaluate()
+        self._tick()
+
+
+@contextmanager
+def open_ledger(prepared: Prepared, folder: RunWriter | None) -> Iterator[Ledger | None]:
+    """Give the ledger of a run in this process, new or with all that it has; None for methods without one."""
+    header = prepared.ledger_header()
+    if header is None:
+        yield None
+        return
+    if folder and folder.read_ledger:
+        ledger, folder.read_ledger = folder.read_ledger, None
+        ledger.begin_writing()
+    else:
+        ledger = begin_ledger(folder.ledger if folder else None, header, fsync=prepared.fsync)
+    with ledger:
+        yield ledger
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give torch one thread: more are slower on work of this size, and change the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

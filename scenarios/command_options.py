@@ -1,0 +1,403 @@
+"""What can be typed: a dataclass for each command, whose fields are its arguments and options.
+
+The docstring of a command's class is its help, and the docstring under a field is the field's, unless its type brings
+one (`scenarios.options`). The command's work is in `scenarios.commands`, and is imported when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from scenarios.options import (
+    Address,
+    Explain,
+    Jobs,
+    Json,
+    Log,
+    Moved,
+    Quiet,
+    RunnerName,
+    ScenarioName,
+    Seed,
+    Set,
+    Storage,
+    Verbose,
+    comparable_names,
+    grid_names,
+    scenario_names,
+)
+
+if TYPE_CHECKING:
+    from raydpzv.search.space import Dimension
+
+DRAWS = 10
+"""Default number of draws if the space has random settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of a command."""
+
+    def typed(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and value of each option that differs from its default."""
+        for field in fields(self):
+            if (value := getattr(self, field.name)) != field.default:
+                yield field.name, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingChanges(Options):
+    """Settings that differ from the scenario's."""
+
+    set_: Set = None
+    seed: Seed = None
+
+    @property
+    def changes(self) -> list[str]:
+        """The changes as key=value."""
+        return [*(self.set_ or []), *([] if self.seed is None else [f"seed={self.seed}"])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Options):
+    """What is printed: JSON alone, no progress, tracebacks."""
+
+    as_json: Json = False
+    quiet: Quiet = False
+    verbose: Verbose = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullOutput(Output):
+    """The same for commands that print notes when asked."""
+
+    explain: Explain = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution(Output):
+    """Where the runs of a comparison are made, and what is printed of them."""
+
+    jobs: Jobs = None
+    runner: str = "auto"
+    """auto (Ray if it is installed and has cores), local (one by one) or ray (side by side)."""
+    address: Address = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand(SettingChanges, FullOutput):
+    """Run a scenario; write its run folder; print a summary."""
+
+    scenario: ScenarioName
+    out: Path | None = None
+    """Run folder to write [default: runs/SCENARIO-...]"""
+    or_resume: bool = False
+    """Resume an interrupted run of the same settings in --out or --storage, or show a complete one."""
+    storage: Storage = None
+    runner: RunnerName = "local"
+    log: Log = None
+    address: Address = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeCommand(FullOutput):
+    """Resume an interrupted run, comparison or search; under the virtual clock, to the same bits."""
+
+    run: Annotated[str, Argument()]
+    """Folder or storage URI of an interrupted run, comparison or search."""
+    out: Path | None = None
+    """With a URI: folder on this machine to download to [default: runs/NAME]."""
+    runner: str | None = None
+    """local (this process) or ray (actors) [default: local, under the wall clock the run's first runner; comparisons
+    and searches: auto]."""
+    moved: Moved = None
+    log: Log = None
+    address: Address = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewCommand(Options):
+    """Write a scenario for your own table, whose columns belong to several parties (vertical learning)."""
+
+    name: Annotated[str, Argument()]
+    """Name of the scenario: NAME.toml is written."""
+    data: Path
+    """Your table: a CSV file with a heading, or a Parquet file."""
+    target: str | None = None
+    """Column to predict [default: "label" or "target", if there is one]."""
+    parties: str | None = None
+    """The columns of each party: "bank=income,age shop=visits"; put ; between parties if names have blanks [default:
+    two parties with half of the columns each]."""
+    private: bool = False
+    """Add noise for a proved ε of 1."""
+    public_from_data: bool = False
+    """With --private: confirm that the file's classes, categories and rough ranges are public knowledge."""
+    force: bool = False
+    """Replace an existing NAME.toml."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand(Execution):
+    """Compare methods, values of ε and seeds on one split and budget, with controls beside them."""
+
+    what: Annotated[list[str], Argument(autocompletion=comparable_names)]
+    """A comparison (see `raydpzv list`, or a TOML file), or scenarios: the first gives data, split, model and budget,
+    all give their methods."""
+    methods: str | None = None
+    """More methods by name, separated by commas, with their default settings."""
+    seeds: str | None = None
+    """Number of seeds, from 0; or a list: 0,7,9 [default: 3]."""
+    epsilons: str | None = None
+    """Values of ε, separated by commas; "none": no noise [default: none]."""
+    targets: str | None = None
+    """Test accuracies whose cost the tables show [default: 0.8,0.9]."""
+    heads: str | None = None
+    """Sentence for the tables: why the methods' heads learn differently."""
+    set_: Set = None
+    out: Path | None = None
+    """Folder to write or to resume [default: runs/compare-...]"""
+    explain: Explain = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneCommand(Execution):
+    """Tune the methods of a comparison by one grid, on validation rows and seeds of their own."""
+
+    grid: Annotated[str, Argument(autocompletion=grid_names)]
+    """A grid, by name (see `raydpzv list`) or as a TOML file."""
+    to: Path | None = None
+    """Comparison file to write [default: tuned.toml in the folder]."""
+    set_: Set = None
+    out: Path | None = None
+    """Folder of the runs to write or to resume [default: runs/tune-...]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(Options):
+    """How a space is searched, as typed; None: the default of the scenario or of the space."""
+
+    samples: Annotated[int | None, Option(min=1)] = None
+    """Draws of the random settings [default: 10, with optuna 30]."""
+    search: str = "random"
+    """random, or optuna, which learns from earlier trials."""
+    metric: str | None = None
+    """Metric that chooses the best [default: validation_accuracy if validation rows exist, else accuracy]."""
+    scheduler: str = "none"
+    """none, asha (pauses weak trials) or pbt (weak trials copy better ones)."""
+    grace: Annotated[int | None, Option(min=1)] = None
+    """With asha: updates before trials pause or stop [default: an eighth, by Ray Tune's rule a ninth]."""
+    interval: Annotated[int | None, Option(min=1)] = None
+    """With pbt: updates between comparisons of the trials [default: a tenth]."""
+    quantile: float | None = None
+    """With pbt: share of the trials that copy as many best ones [default: 0.25]."""
+    epsilon: float | None = None
+    """Do not start trials whose proved ε exceeds this."""
+    draw_seed: Annotated[int, Option(min=0)] = 0
+    """Seed of the draws."""
+    actors: bool = False
+    """Give each trial its own actors on Ray, as run --runner ray does."""
+
+    def draws(self, space: Sequence[Dimension]) -> int:
+        """Return how many draws a search makes that does not learn, at each point of its grid."""
+        return self.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
+
+    def words(self) -> Iterator[str]:
+        """Yield the words of the command line for these options, without those that have their default."""
+        for field in fields(SearchOptions):
+            value = getattr(self, field.name)
+            if value != field.default:
+                yield f"--{field.name.replace('_', '-')}"
+                if value is not True:
+                    yield str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCommand(SearchOptions, Execution):
+    """Search settings of one scenario on Ray Tune; print the trials, the best and the ε of the whole search."""
+
+    scenario: ScenarioName
+    space: Path
+    """TOML file with the settings to vary and their values (docs/tune.md)."""
+    set_: Set = None
+    runner: str = "auto"
+    """auto or ray (side by side on Ray Tune), or local (one by one, without Ray)."""
+    out: Path | None = None
+    """Folder of the trials to write or to resume [default: runs/tune-...]"""
+    storage: Storage = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyCommand(SettingChanges):
+    """Show every ε with its adversary before training, and why the run is or is not private."""
+
+    scenario: ScenarioName
+    rows: Annotated[int | None, Option(min=1, max=10**12)] = None
+    """Number of training rows, if the data is not here."""
+    as_json: Json = False
+    explain: Explain = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchCommand(Options):
+    """Download the folder of a storage, to report, replay or publish it; also during the run."""
+
+    uri: Annotated[str, Argument()]
+    """URI of a storage."""
+    folder: Annotated[Path, Argument()]
+    """Folder to write: a new or an empty one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(Options):
+    """The cluster, its job, and the run folder on the cluster and here."""
+
+    address: str | None = None
+    """HTTP address of the cluster's dashboard [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or
+    http://127.0.0.1:8265]."""
+    project: Path = Path()
+    """Folder to pack and to run in; .gitignore and .rayignore exclude files."""
+    there: str | None = None
+    """Run folder on the cluster, for a disk that lasts [default: ~/raydpzv/JOB on the head]."""
+    out: Path | None = None
+    """With --storage: folder here to download to [default: runs/SCENARIO-...]"""
+    no_fetch: bool = False
+    """Download nothing."""
+    no_wait: bool = False
+    """Submit and leave; --job comes back to it."""
+    job: str | None = None
+    """A job submitted before, to follow and to download, instead of a scenario."""
+    stop: bool = False
+    """With --job: stop it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestOptions(Options):
+    """A RayJob of Kubernetes: what to print, and the fields of `actors.kuberay.RayJobOptions`."""
+
+    kuberay: bool = False
+    """Print the manifest of a RayJob (KubeRay) instead of submitting a job."""
+    image: str | None = None
+    """With --kuberay: image of the pods, with Ray and raydpzv."""
+    claim: str | None = None
+    """With --kuberay: persistent volume claim for the run folder; optional with --storage."""
+    name: str | None = None
+    """With --kuberay: name of the job and its run folder [default: SCENARIO-SEED]."""
+    workers: Annotated[int | None, Option(min=1)] = None
+    """With --kuberay: pods that share the actors [default: 1]."""
+    cpus: Annotated[int | None, Option(min=1)] = None
+    """With --kuberay: CPUs for "auto" shares [default: one for each actor]."""
+    memory: Annotated[int | None, Option(min=4)] = None
+    """With --kuberay: GiB of each pod [default: from the plan, which reads the data]."""
+    retries: Annotated[int | None, Option(min=0)] = None
+    """With --kuberay: retries of a failed job [default: 3, or 0 if it cannot resume]."""
+    keep: Annotated[int | None, Option(min=0)] = None
+    """With --kuberay: seconds until the pods are removed [default: 600]."""
+    deadline: Annotated[int | None, Option(min=1)] = None
+    """With --kuberay: seconds per attempt [default: no limit]."""
+    no_token: bool = False
+    """With --kuberay: open the cluster's ports to everybody."""
+    suspend: bool = False
+    """With --kuberay: let a queue start the job."""
+    queue: str | None = None
+    """With --kuberay: the queue (Kueue) that starts the job."""
+    ray_version: str | None = None
+    """With --kuberay: Ray's version in the image [default: the one here]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
+    """Run a scenario as a job of a Ray cluster: submit, show its log, download its run folder, exit with its status."""
+
+    scenario: Annotated[str | None, Argument(autocompletion=scenario_names)] = None
+    """A scenario, by name (see `raydpzv list`) or as a TOML file in the packed folder."""
+    storage: Storage = None
+    log: Log = None
+    quiet: Quiet = False
+    explain: Explain = False
+    verbose: Verbose = False
+
+    def run_words(self, scenario: str, data: Sequence[str]) -> list[str]:
+        """Return the job's command line without its --out; data: changed settings that say where the data are."""
+        words = ["python", "-m", "raydpzv", "run", scenario, "--runner", "ray", "--or-resume"]
+        words += [f"--{name}" for name in ("quiet", "explain", "verbose") if getattr(self, name)]
+        words += [word for change in [*self.changes, *data] for word in ("--set", change)]
+        words += ["--log", self.log] if self.log is not None else []
+        return words + (["--storage", self.storage] if self.storage is not None else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayCommand(Options):
+    """Rebuild a run's models, at its end or at any update, from its ledger or its rows; check every bit."""
+
+    run: Annotated[Path, Argument()]
+    """Run folder."""
+    at: int | None = None
+    """Stop after this many updates."""
+    client: str | None = None
+    """Only this client's model: its number, or its party's name."""
+    moved: Moved = None
+    out: Path | None = None
+    """File (.npz) for the parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCommand(Output):
+    """Try to falsify a run's ε: print an observed ε beside the proved one; exit with 1 if it is falsified."""
+
+    run: Annotated[Path, Argument()]
+    """Folder of a complete run."""
+    by: str = "ledger"
+    """ledger (recomputed queries), runs (one canary in or out of many runs), guesses (many canaries in one run) or
+    labels (clients guess labels, over ε)."""
+    canaries: int | None = None
+    """Records to change [default: 3; guesses: 200; labels: 20]."""
+    row: list[int] | None = None
+    """Training row to change instead of a drawn one. May be repeated."""
+    kind: list[str] | None = None
+    """Change of a record: label, features or absent; in turn if repeated [default: the run's relation]."""
+    runs: int = 100
+    """Runs to make (--by runs)."""
+    epsilons: str = "0.5,1,2,4,8"
+    """Values of ε (--by labels)."""
+    moved: Moved = None
+    out: Path | None = None
+    """Folder for the audit's page, pictures and JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCommand(Options):
+    """Write an HTML page and PNG plots of runs, or of a comparison that may still be running."""
+
+    runs: Annotated[list[Path], Argument()]
+    """Run folders."""
+    moved: Moved = None
+    out: Path | None = None
+    """Folder for the report of several runs."""
+    operator: bool = False
+    """Include what must not leave a private run: losses, accuracies, rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishCommand(Options):
+    """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε."""
+
+    run: Annotated[Path, Argument()]
+    """Run folder."""
+    out: Path
+    """Folder to write or to replace."""
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListCommand(Options):
+    """List scenarios, methods and data sets."""
+
+    settings: bool = False
+    """Print every setting as Markdown."""
+    papers: bool = False
+    """Print scenarios against their papers as Markdown."""
