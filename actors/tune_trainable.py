@@ -205,7 +205,7 @@ class _RunTrainable:
         if self._own is None:
             return {}
         still = self.settings.pauses.waits or not self._run.is_alive()
-        self._own.save(Path(checkpoint_dir), self._last, stands=still)
+        self._own.save(Path(checkpoint_dir), self._last, paused=still)
         return None
 
     def load_checkpoint(self, checkpoint: Any) -> None:

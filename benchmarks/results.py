@@ -18,17 +18,17 @@ from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
-from scenarios.compare_command import made
-from scenarios.option_groups import Output, Pool
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import is_comparison, left
+from raydpzv.compare.folder import is_comparison, unfinished
 from raydpzv.compare.plan import Comparison
 from raydpzv.files import write_atomically
 from raydpzv.report.comparison_lines import final_accuracy, lines, named
 from raydpzv.report.comparison_privacy import privacy_line
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
 from raydpzv.report.comparison_text import failures_line, heads_line, summary_grid, target_line
+from scenarios.command_options import Execution
+from scenarios.commands.compare import made
 
 PAGE = Path("docs/results.md")
 TIMES = "times.json"
@@ -312,8 +312,8 @@ def main() -> None:
         folder, start = given.out / part.name, time.monotonic()
         if not is_comparison(folder):
             _add_time(given.out, part.name, -_times(given.out).get(part.name, 0.0))
-        todo = left(folder, comparison)
-        compared, stopped = made(comparison, folder, Pool(runner=given.runner), Output(), console)
+        todo = unfinished(folder, comparison)
+        compared, stopped = made(comparison, folder, Execution(runner=given.runner), console)
         _add_time(given.out, part.name, time.monotonic() - start if todo else 0.0)
         if stopped:
             console.print("stopped; run the same command to resume")

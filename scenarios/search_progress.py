@@ -26,9 +26,9 @@ from raydpzv.search.trial_results import (
     DONE,
     STOPPED,
     SearchResults,
-    TrialStanding,
+    TrialProgress,
     trial_columns,
-    trial_standing,
+    trial_progress,
 )
 from scenarios.display import Display
 from scenarios.run_output import tables_console
@@ -65,7 +65,7 @@ class SearchProgress:
         self._plan, self._reasons, self._folder = plan, reasons, folder
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
-        self._standing: dict[int, TrialStanding] = {}
+        self._standing: dict[int, TrialProgress] = {}
         self._begun: set[int] = set()
         self._over: dict[int, Mapping[str, Any]] = {}
         self._changed: dict[int, Mapping[str, Any]] = {}
@@ -93,13 +93,13 @@ class SearchProgress:
         for trial in self._plan.started():
             if RunFolder.begun(run_path(self._folder, trial)):
                 self._begun.add(trial.number)
-            if found := trial_standing(self._folder, self._plan, trial.number):
+            if found := trial_progress(self._folder, self._plan, trial.number):
                 self._over[trial.number] = {}
                 self._take_in(trial.number, found)
         if self._plan.promotes:
             self._count(len(self._begun))
 
-    def _take_in(self, trial: int, found: TrialStanding) -> None:
+    def _take_in(self, trial: int, found: TrialProgress) -> None:
         self._standing[trial] = found
         known: dict[str, float] = {"updates": found.updates}
         if not math.isnan(found.value):
@@ -168,7 +168,7 @@ class SearchProgress:
         self._standing.pop(trial, None)
         if reason:
             self._reasons[trial] = reason
-        if not reason and (found := trial_standing(self._folder, self._plan, trial)):
+        if not reason and (found := trial_progress(self._folder, self._plan, trial)):
             self._take_in(trial, found)
         if not self._plan.promotes:
             self._count(self._done + 1)

@@ -1,4 +1,4 @@
-"""A whole comparison, from what is asked for to its tables: what `raydpzv.compare(...)` does."""
+"""A whole comparison, from its arguments to its tables: the work of `raydpzv.compare(...)`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import PLAN, begun, left
+from raydpzv.compare.folder import PLAN, opened, unfinished
 from raydpzv.compare.plan import Comparison
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
@@ -17,7 +17,7 @@ from raydpzv.sim.interfaces import Status
 
 
 class Changes(TypedDict, total=False):
-    """Arguments of `compare` that take the place of what a comparison file says."""
+    """Arguments of `compare` that take the place of those of a comparison file."""
 
     seeds: int | Sequence[int] | None
     epsilons: Sequence[float | str] | None
@@ -26,7 +26,7 @@ class Changes(TypedDict, total=False):
 
 
 def compare(
-    what: str | Sequence[str],
+    source: str | Sequence[str],
     out: str | Path,
     *,
     methods: Sequence[str] = (),
@@ -37,7 +37,7 @@ def compare(
 ) -> Compared:
     """Compare methods x values of ε x seeds on one split and budget, one run after the other in this process.
 
-    what: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
+    source: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
     methods; methods: further ones by name. seeds, epsilons ("none" adds no noise), targets, heads: left out, the
     comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to resume.
     progress: called ten times a second with the status of the run in progress. Raises InputError before anything is
@@ -45,15 +45,15 @@ def compare(
     """
     if unknown := set(changes) - set(Changes.__annotations__):
         raise TypeError(f"compare() got an unexpected keyword argument '{min(unknown)}'")
-    names = [what] if isinstance(what, str) else list(what)
+    names = [source] if isinstance(source, str) else list(source)
     asked_for = {key: value for key, value in dict[str, Any](**changes).items() if value is not None}
     given = {key: v if isinstance(v, int | str) else tuple(v) for key, v in asked_for.items()}
     comparison, folder = resolved(asked(names, methods, given), overrides), Path(out)
     check_ready(comparison)
     reasons: dict[str, str] = {}
-    with begun(folder, comparison):
+    with opened(folder, comparison):
         one_by_one(
-            left(folder, comparison),
+            unfinished(folder, comparison),
             folder,
             progress=progress or (lambda standing: None),
             ended=lambda planned, reason: reasons.update({planned.folder: reason} if reason else {}),

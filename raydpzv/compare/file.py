@@ -97,52 +97,52 @@ F = TypeVar("F", bound=ComparisonFile)
 
 
 def asked(
-    what: Sequence[str], methods: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
+    names: Sequence[str], methods: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
 ) -> ComparisonFile:
-    """Return the comparison that is asked for by name or path: a comparison's file, or scenarios and further methods.
+    """Return the comparison of this name or path: a comparison's file, or scenarios and further methods.
 
     changes: seeds, epsilons and targets in place of the file's or the defaults. Raises SpecError.
     """
-    _check_known(what)
-    path = catalog.comparison(what[0])
+    _check_known(names)
+    path = catalog.comparison(names[0])
     if path is not None:
-        if len(what) > 1 or methods:
+        if len(names) > 1 or methods:
             raise SpecError(
-                f"{what[0]}: is a comparison with methods of its own; leave out further scenarios and --methods"
+                f"{names[0]}: is a comparison with methods of its own; leave out further scenarios and --methods"
             )
-        given = dict(changes) | ({"multiplier": None} if "epsilons" in changes else {})
-        return read_comparison_file(path).model_copy(update=given)
-    for name in what[1:]:
+        replaced = dict(changes) | ({"multiplier": None} if "epsilons" in changes else {})
+        return read_comparison_file(path).model_copy(update=replaced)
+    for name in names[1:]:
         if catalog.comparison(name) is not None:
             raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
-    names = [Path(name).stem for name in what]
+    stems = [Path(name).stem for name in names]
     entries = [
         MethodEntry(label=label, scenario=name)
-        for label, name in zip(_unlike(names, what), what, strict=True)
+        for label, name in zip(_unlike(stems, names), names, strict=True)
     ]
     if methods:
-        own = catalog.load(what[0]).method.name
+        own = catalog.load(names[0]).method.name
         entries += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in methods if m != own]
-    name = "-".join(dict.fromkeys(names))[:60]
-    file = ComparisonFile(name=name, scenario=what[0], methods=tuple(entries))
+    name = "-".join(dict.fromkeys(stems))[:60]
+    file = ComparisonFile(name=name, scenario=names[0], methods=tuple(entries))
     return file.model_copy(update=dict(changes))
 
 
-def _check_known(what: Sequence[str]) -> None:
+def _check_known(names: Sequence[str]) -> None:
     known = [*catalog.comparison_names(), *catalog.names()]
-    for name in what:
+    for name in names:
         if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
             raise SpecError(
                 f'"{name}" is no comparison and no scenario. {suggest(name, known)}See: raydpzv list'
             )
 
 
-def _unlike(names: Sequence[str], what: Sequence[str]) -> Sequence[str]:
+def _unlike(stems: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     """Return labels that differ: stems of file names, or the paths if two stems are the same."""
-    if len(set(what)) < len(what):
-        twice = next(name for name in what if list(what).count(name) > 1)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
         raise SpecError(f"{twice}: is there twice; name each scenario once")
-    return names if len(set(names)) == len(names) else what
+    return stems if len(set(stems)) == len(stems) else names
 
 
 def read_comparison_file(path: Path) -> ComparisonFile:
@@ -208,9 +208,9 @@ def _check_heads(lines: Sequence[PlannedLine]) -> None:
     first, alike = found[0]  # the frozen control is always there
     for line, head in found:
         if head != alike:
-            here, there = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))
+            here, others = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))
             raise SpecError(
-                f"methods: the head of {line} learns otherwise ({here}) than that of {first} ({there}), so that a "
+                f"methods: the head of {line} learns otherwise ({here}) than that of {first} ({others}), so that a "
                 'difference may be the heads\'; give all the same, or say why not: heads = "a sentence for the tables" '
                 "(--heads on the command line)"
             )
@@ -370,13 +370,13 @@ def _controls(
     last: Sequence[str],
 ) -> list[PlannedLine]:
     """Return the controls that are not among the methods."""
-    there = {line.spec.method.name for line in lines}
+    known = {line.spec.method.name for line in lines}
     found = []
     batches = {k: v for k, v in as_tree(base)["method"].items() if k in method_fields(Batched)}
     # what is set for all methods reaches a control as far as it has the setting
     settings = {"frozen": file.frozen, "sgd": file.central}
     for name in _of_kind(base.kind):
-        if name not in CONTROLS or name in there:
+        if name not in CONTROLS or name in known:
             continue
         items, label = settings[name], CONTROLS[name]
         own = {f"method.{field}" for field in method_fields(METHODS[name].config)}

@@ -22,7 +22,7 @@ def is_comparison(folder: Path) -> bool:
 
 
 @contextmanager
-def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
+def opened(folder: Path, comparison: Comparison) -> Iterator[None]:
     """Hold a comparison's folder while the block runs: made now, or with what is there of the same comparison.
 
     The same is one with the same lines, wherever their data lie, and at least the seeds that it had; the targets may be
@@ -38,8 +38,8 @@ def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
         yield
 
 
-def make_folder(folder: Path, what: str, plan: str) -> None:
-    """Make the folder of a comparison or search (`what`), or see that it is one: its file `plan` is in it.
+def make_folder(folder: Path, kind: str, plan: str) -> None:
+    """Make the folder of a comparison or search (`kind`), or see that it is one: its file `plan` is in it.
 
     Raises InputError where anything else is in it, or it cannot be written.
     """
@@ -52,11 +52,11 @@ def make_folder(folder: Path, what: str, plan: str) -> None:
             raise PermissionError(13, "Permission denied")
     except OSError as error:
         raise InputError(
-            f"{folder}: cannot write the {what} ({error.strerror or error}); choose another --out"
+            f"{folder}: cannot write the {kind} ({error.strerror or error}); choose another --out"
         ) from None
 
 
-def left(folder: Path, comparison: Comparison) -> list[Planned]:
+def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
     """Return the runs that are still to be made, or gone on with."""
     return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
 
@@ -73,13 +73,13 @@ def keep_key(folder: Path) -> None:
 
 
 def _check_same(folder: Path, comparison: Comparison) -> None:
-    there = read_comparison(folder / PLAN)
-    if [line.unlocated() for line in there.lines] != [line.unlocated() for line in comparison.lines]:
+    former = read_comparison(folder / PLAN)
+    if [line.unlocated() for line in former.lines] != [line.unlocated() for line in comparison.lines]:
         raise InputError(
-            f"{folder}: holds another comparison ({there.name}: other methods or settings); choose another --out, or "
+            f"{folder}: holds another comparison ({former.name}: other methods or settings); choose another --out, or "
             f"go on with that one: raydpzv resume {folder}"
         )
-    if missing := sorted(set(there.seeds) - set(comparison.seeds)):
+    if missing := sorted(set(former.seeds) - set(comparison.seeds)):
         raise InputError(
             f"{folder}: was begun with seed {missing[0]} too; name all its seeds, or go on with: "
             f"raydpzv resume {folder}"
@@ -87,14 +87,14 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
 
 
 @contextmanager
-def locked(folder: Path, what: str) -> Iterator[None]:
-    """Hold a folder while the block runs; InputError if another process does. what: it holds, as "comparison"."""
+def locked(folder: Path, kind: str) -> Iterator[None]:
+    """Hold a folder while the block runs; InputError if another process does. kind: what it holds, as "comparison"."""
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise InputError(
-            f"{folder}: another process is writing this {what}; wait for it, or stop it"
+            f"{folder}: another process is writing this {kind}; wait for it, or stop it"
         ) from None
     try:
         yield

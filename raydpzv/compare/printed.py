@@ -26,13 +26,13 @@ def comparison_lines(paper: Paper) -> list[str]:
 
     Raises SpecError for a value that is neither the paper's nor has a reason, and for an entry that no method has.
     """
-    held = [name for name in catalog.comparisons() if _file(name).scenario in paper.scenarios]
-    if not held:
+    names = [name for name in catalog.comparisons() if _file(name).scenario in paper.scenarios]
+    if not names:
         return []
-    used = {place for name in held for place in _used(paper, name)}
+    used = {place for name in names for place in _used(paper, name)}
     lines = [
         "",
-        f"**Comparisons.** Methods of {', '.join(f'`{name}`' for name in held)} have the values above of their "
+        f"**Comparisons.** Methods of {', '.join(f'`{name}`' for name in names)} have the values above of their "
         "scenario, or these.",
         "",
         "| setting | methods | here | the paper | where | verdict |",
@@ -40,7 +40,7 @@ def comparison_lines(paper: Paper) -> list[str]:
     ]
     for place, entry in enumerate(paper.settings):
         if entry.of_comparisons:
-            lines.append(_line(entry, [name for name in held if (place, name) in used], paper))
+            lines.append(_line(entry, [name for name in names if (place, name) in used], paper))
     return lines if lines[-1].startswith("| `") else lines[:3]
 
 

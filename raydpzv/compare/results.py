@@ -83,8 +83,8 @@ def _read(planned: Planned, path: Path) -> _Read:
 def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
     """Tell whether a run's rows come to the accuracy and the bytes that its summary states."""
     sent = (metrics.bytes_up(rows["message"]), metrics.bytes_down(rows["message"]))
-    told, seen = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
-    same = told == seen or (math.isnan(told) and math.isnan(seen))
+    stated, computed = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
+    same = stated == computed or (math.isnan(stated) and math.isnan(computed))
     return same and sent == (summary.get("bytes_up"), summary.get("bytes_down"))
 
 

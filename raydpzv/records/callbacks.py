@@ -1,4 +1,4 @@
-"""What a run tells of itself: one protocol for everybody who watches it, in the process that drives it."""
+"""Watch a run: one protocol for all callbacks, in the process that drives the run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
 PACE = 0.1
-"""Seconds between two statuses of a callback that does not say otherwise.
-
-To put one together after every update was a twentieth of a comparison's CPU time.
-"""
+"""Default seconds between two statuses: one after every update took a twentieth of a comparison's CPU time."""
 _SCORES = ("auc", "balanced_accuracy", "concordance")
-"""Row types of scores that stand beside those of an evaluation's own row."""
+"""Row types with further scores of an evaluation."""
 _PLACE = ("round", "time", "part")
 
 
 @dataclass(frozen=True)
 class RunStart:
-    """What has begun: the scenario, its name on record, the runner, the folder (None: nothing is written)."""
+    """A run that starts: the scenario, its recorded name, the runner, the folder (None: nothing is written)."""
 
     spec: AnyScenario
     scenario: str
@@ -63,10 +60,10 @@ class Fault(NamedTuple):
 
 
 class Callback:
-    """What is told of a run; override what you want to hear. It runs in the driver, which waits for it.
+    """Events of a run; override those that you want. They run in the driver, which waits for them.
 
-    An error in it is warned of once and ends the callback, never the run. interval: seconds between two statuses; 0:
-    each that there is, which is after every update with the local runner.
+    An error in a callback is a warning and ends the callback, never the run. interval: seconds between two statuses; 0:
+    every status, which is one after every update with the local runner.
     """
 
     interval: float = PACE
@@ -75,45 +72,45 @@ class Callback:
         """The run's folder is there, and its actors are up."""
 
     def status(self, status: Status) -> None:
-        """Where the run stands: before `start` only what it waits for (`Status.stage`); once more at its end."""
+        """The run's progress: before `start` only `Status.stage`, which it waits for; once more at its end."""
 
     def rows(self, rows: Rows) -> None:
-        """Facts since the last call, an Arrow table for each row type, at the latest `record.flush` seconds old."""
+        """Rows since the last call, an Arrow table for each row type, at most `record.flush` seconds old."""
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """The model was evaluated; told with the rows that say so, the test rows first."""
+        """The model was evaluated; called after `rows`, with the test rows first."""
 
     def fault(self, fault: Fault) -> None:
-        """Something was lost or failed; told with the rows that say so."""
+        """Something was lost or failed; called after `rows`."""
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
-        """The run is over, however it ended: what summary.json holds; None: there is no summary."""
+        """The run has ended in any way: the content of summary.json; None: there is no summary."""
 
 
 class StatusCallback(Callback):
-    """Tells a function where the run stands."""
+    """Calls a function with each status."""
 
-    def __init__(self, told: Callable[[Status], None], interval: float = PACE) -> None:
-        self._told, self.interval = told, interval
+    def __init__(self, function: Callable[[Status], None], interval: float = PACE) -> None:
+        self._function, self.interval = function, interval
 
     def status(self, status: Status) -> None:
-        """Tell it."""
-        self._told(status)
+        """Call it."""
+        self._function(status)
 
 
 class Callbacks:
-    """The callbacks of one run, told in their order."""
+    """The callbacks of one run, called in their order."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self._callbacks = list(callbacks)
-        # of those that do not ask for a status none is put together
+        # without a callback that overrides `status`, none is made
         self._due = {id(c): 0.0 for c in callbacks if type(c).status is not Callback.status}
         self._next = 0.0 if self._due else math.inf
         self._summary: Mapping[str, Any] | None = None
 
     @contextmanager
     def told(self, run: RunStart) -> Iterator[None]:
-        """Tell that the run starts and, however the block ends, that it is over."""
+        """Call `start` and, however the block ends, `end`."""
         self._tell("start", run)
         try:
             yield
@@ -121,11 +118,11 @@ class Callbacks:
             self._tell("end", self._summary)
 
     def due(self) -> bool:
-        """Tell whether anybody is to hear where the run stands by now."""
+        """Tell whether a callback is due for a status."""
         return time.monotonic() >= self._next
 
     def status(self, status: Status) -> None:
-        """Tell those who are due; of a stage of the start everybody."""
+        """Call the callbacks that are due; for a stage of the start all of them."""
         now = time.monotonic()
         for callback in list(self._callbacks):
             due = self._due.get(id(callback), math.inf)
@@ -136,13 +133,13 @@ class Callbacks:
         self._next = min(self._due.values(), default=math.inf)
 
     def last_status(self, status: Status) -> None:
-        """Tell those at their own pace where the run ended; the others have heard it."""
+        """Call callbacks with an interval once more at the run's end; the others have the last status."""
         for callback in list(self._callbacks):
             if id(callback) in self._due and callback.interval > 0:
                 self._call(callback, "status", status)
 
     def rows(self, rows: Rows) -> None:
-        """Tell what is new on record."""
+        """Call `rows`, and `evaluation` and `fault` for each such row."""
         if not self._callbacks:
             return
         self._tell("rows", rows)
@@ -152,16 +149,16 @@ class Callbacks:
             self._tell("fault", Fault(**row))
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        """Keep what the end is told with."""
+        """Keep the summary for `end`."""
         self._summary = summary
 
-    def _tell(self, event: str, what: Any) -> None:
+    def _tell(self, event: str, value: Any) -> None:
         for callback in list(self._callbacks):
-            self._call(callback, event, what)
+            self._call(callback, event, value)
 
-    def _call(self, callback: Callback, event: str, what: Any) -> None:
+    def _call(self, callback: Callback, event: str, value: Any) -> None:
         try:
-            getattr(callback, event)(what)
+            getattr(callback, event)(value)
         except Exception as error:
             self._callbacks.remove(callback)
             self._due.pop(id(callback), None)
@@ -174,7 +171,7 @@ class Callbacks:
 
 
 def _evaluations(rows: Rows) -> Iterator[Evaluation]:
-    """The evaluations among rows, each with the scores of all row types, which are written together."""
+    """Yield the evaluations among rows, each with the scores of all row types."""
     others: dict[tuple[Any, ...], dict[str, float]] = {}
     for name in _SCORES:
         for row in rows[name].to_pylist():

@@ -1,9 +1,9 @@
-"""Where a run can go on: its state at a moment, and the rows up to it.
+"""Checkpoints: a run's state at a moment, and the rows up to it.
 
-The ledger holds the updates, the key the rest; so a checkpoint of rounds is a few numbers (and the weights, where a
-method sends weights). One of a run without rounds holds the messages under way, too, and what its roles keep. It is
-written after its rows, in one piece, beside the one before it, which is taken if it is damaged. Rows beyond it are
-dropped when the run goes on.
+The ledger holds the updates and the key the rest, so a checkpoint of rounds is a few numbers (and the weights, where a
+method sends weights). A run without rounds also keeps the messages under way and the state of its roles. A checkpoint
+is written after its rows, in one piece, and the one before it stays. A reader uses that one if the last is damaged. A
+resumed run drops the rows beyond its checkpoint.
 
 The file: a line with the sha256 of what follows, a line of JSON, and the bytes of its arrays.
 """
@@ -27,9 +27,9 @@ from raydpzv.records.store import Extent, Packed, Rows, unpacked_rows
 from raydpzv.records.write_ahead_log import LogExtent, read_log
 
 CHECKPOINT = "checkpoint.state"
-"""Where it is in a run's folder."""
+"""Its name in a run's folder."""
 _OTHERS = ValueError, TypeError, AttributeError, KeyError, IndexError
-"""What reading raises for a whole file that says other things, as another version may."""
+"""Exceptions of reading an intact file with other content, such as that of another version."""
 _SIGNED = 65
 """Bytes of the first line: a sha256 in hexadecimal digits, and the line's end."""
 
@@ -45,7 +45,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint, and the rows that it stands for: those of the first parts, by type, and of a log; whose it is."""
+    """A checkpoint, its rows (by type the first parts, and a log), and the identity of its run."""
 
     checkpoint: Checkpoint
     extents: Mapping[str, Extent]
@@ -55,7 +55,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Found(Written):
-    """The same, with its file, the digest of what that holds, and the rows of the log as bytes."""
+    """The same, with its file, the digest of the file's content, and the rows of the log as bytes."""
 
     place: Path
     sha256: str
@@ -63,12 +63,12 @@ class Found(Written):
 
     @cached_property
     def tail(self) -> Rows:
-        """The rows of the log, of every type; not copied."""
+        """The rows of the log, of every type, without a copy."""
         return unpacked_rows(self.packed)
 
 
 Piece = tuple[Rows, Checkpoint | None]
-"""Rows, and where the run can go on after them."""
+"""Rows, and a checkpoint that follows them."""
 
 
 def write_checkpoint(
@@ -78,9 +78,9 @@ def write_checkpoint(
     log: LogExtent | None = None,
     run: str = "",
 ) -> int:
-    """Write a checkpoint that says which rows it stands for; return its size. The one before it is kept.
+    """Write a checkpoint that names its rows; return its size. The one before it is kept.
 
-    log: of rows after those of the parts; run: by what the run is told from others.
+    log: the rows after those of the parts; run: the run's identity.
     """
     state, arrays = packed([checkpoint.state, checkpoint.weights])
     facts = {
@@ -99,10 +99,10 @@ def write_checkpoint(
 
 
 def _put(path: Path, *pieces: bytes) -> None:
-    """Write a file in one piece and keep the one before it; at each moment there is a whole one.
+    """Write a file in one piece and keep the one before it; at each moment there is an intact one.
 
-    The one before the last is written over: a new file, or a name that takes the place of another file's only one,
-    costs seven times as much.
+    The one before the last is overwritten. A new file, or a name that replaces a file's only name, costs seven times as
+    much.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     if path.is_file():
@@ -118,7 +118,7 @@ def _put(path: Path, *pieces: bytes) -> None:
 
 
 def _make_room(older: Path, scratch: Path) -> None:
-    """Give an older checkpoint's file up to be written over, unless somebody else holds it under another name."""
+    """Let an older checkpoint's file be overwritten, unless it has another name too."""
     try:
         alone = older.stat().st_nlink == 1
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def _make_room(older: Path, scratch: Path) -> None:
 
 
 def _keep(path: Path, place: Path) -> None:
-    """Make a file that is to be replaced stay under another name."""
+    """Keep a file that is replaced next under another name."""
     try:
         os.link(path, place)
     except OSError:  # a file system without links
@@ -149,20 +149,20 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _not_cut(name: str, flags: int) -> int:
-    """Open a file whose bytes are written over, of which nobody else may read any."""
+    """Open a file to overwrite its bytes; only its owner may read it."""
     return os.open(name, flags & ~os.O_TRUNC, 0o600)
 
 
 def before(path: Path) -> Path:
-    """Return where the checkpoint before the last one is."""
+    """Return the path of the checkpoint before the last one."""
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
 def read_checkpoint(path: Path, run: str = "", *, only_last: bool = False) -> Found | None:
     """Return the last checkpoint that can be read with its rows, or None if there is none.
 
-    run: whose it must be. Raises DataError if all are damaged or of another run, with `only_last` also if the last one
-    is, or is missing.
+    run: the identity that it must have. Raises DataError if all are damaged or of another run. With `only_last` it also
+    raises if the last one is damaged, missing or of another run.
     """
     last, older = path.is_file(), before(path).is_file()
     if not last and not older:
@@ -192,7 +192,7 @@ def read_before(path: Path, run: str) -> Found | None:
 
 
 def settle(path: Path, found: Found) -> None:
-    """Make the checkpoint that a run goes on from the last one, where the one after it is damaged or missing."""
+    """Make the checkpoint that a run resumes from the last one, if the one after it is damaged or missing."""
     if found.place != path:
         found.place.replace(path)
 
@@ -204,12 +204,12 @@ def _found(place: Path, run: str) -> Found:
             f"{place}: is a checkpoint of another run; the run cannot go on: bring its own back from a copy, or start "
             "a new one"
         )
-    held = read_log(place.parent, written.log) if written.log else b""
-    return Found(written.checkpoint, written.extents, written.log, run, place, sha256, held)
+    rows = read_log(place.parent, written.log) if written.log else b""
+    return Found(written.checkpoint, written.extents, written.log, run, place, sha256, rows)
 
 
 def log_of(data: bytes, path: Path) -> LogExtent | None:
-    """Return of which log a checkpoint's bytes tell. Raises DataError, which names this path, unless they are whole."""
+    """Return the log that a checkpoint's bytes name. Raises DataError, which names this path, if they are torn."""
     return _parsed(path, data)[0].log
 
 
@@ -221,7 +221,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _parsed(path: Path, data: bytes) -> tuple[Written, str]:
-    """Return what a file's bytes hold, and their digest."""
+    """Return a file's content and its digest."""
     body = data[_SIGNED:]
     sha256 = hashlib.sha256(body).hexdigest()
     if data[:_SIGNED] != f"{sha256}\n".encode():

@@ -1,6 +1,6 @@
-"""A run's state as JSON and one block of bytes: plain values, arrays, and the messages under way.
+"""Encode a run's state as JSON and one block of bytes: plain values, arrays, and the messages under way.
 
-Nothing that is read back is code: only the classes named here are made again.
+Decoding runs no code: it makes only the classes named here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RECORDS: dict[str, Any] = {
 
 
 def packed(state: Any) -> tuple[Any, bytes]:
-    """Return a tree of plain values, arrays and messages as what JSON can hold, and the bytes of its arrays.
+    """Return a tree of plain values, arrays and messages as JSON values, and the bytes of its arrays.
 
     Tuples become lists. Raises TypeError for a value of another kind.
     """
@@ -67,7 +67,7 @@ def unpacked(tree: Any, data: bytes) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    """What a message holds several of, it holds as a tuple."""
+    """Return lists as tuples: messages hold tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -84,17 +84,17 @@ class _Arrays:
         if isinstance(value, Body):
             return {_BODY: [type(value).__name__, *map(self.tree, value.arrays())]}
         if type(value).__name__ in _RECORDS:
-            held = value if isinstance(value, tuple) else vars(value).values()
-            return {_RECORD: [type(value).__name__, *map(self.tree, held)]}
+            values = value if isinstance(value, tuple) else vars(value).values()
+            return {_RECORD: [type(value).__name__, *map(self.tree, values)]}
         if isinstance(value, Mapping):
-            return {_text(name): self.tree(held) for name, held in value.items()}
+            return {_text(name): self.tree(each) for name, each in value.items()}
         if isinstance(value, list | tuple):
-            return [self.tree(held) for held in value]
+            return [self.tree(each) for each in value]
         raise TypeError(f"a checkpoint holds no {type(value).__name__}: {value!r:.60}")
 
     def _add(self, array: np.ndarray) -> int:
         place, block = self._place, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        # each begins where a number of eight bytes may
+        # each starts at a multiple of eight bytes
         self.blocks += [block, bytes(-len(block) % 8)]
         self._place += len(block) + (-len(block) % 8)
         return place

@@ -1,4 +1,4 @@
-"""How often checkpoints are taken; hosts read this module, which needs no Arrow."""
+"""When checkpoints are due. Hosts import this module, so it does without Arrow."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from statistics import median_low
 from typing import Any
 
 _FIRST = 0.5
-"""Seconds until a first checkpoint, where no setting says how often they are taken."""
+"""Seconds until the first checkpoint, without a setting."""
 _SHARE = 100
-"""Where no setting says so, one part in so many of what was computed may be lost."""
+"""Without a setting, a crash loses at most one part in so many of the work."""
 _REST = 40
-"""Times its own cost that pass between two checkpoints, at the least: they take at most a fortieth of a run's time."""
+"""Least time between two checkpoints, in times their cost: they take at most a fortieth of a run's time."""
 _FIRST_REST = 10
-"""The same after the first one, which costs more than those that follow: what it calls is called for the first time."""
+"""The same after the first one, which costs more than later ones: its calls are the first of their kind."""
 _LATEST = 5
-"""Checkpoints, whose costs have a low median that is taken for what one costs: some wait, and the first writes more."""
+"""Checkpoints whose low median is the estimated cost: some wait, and the first writes more."""
 _WAITED = Path("/proc/thread-self/schedstat")
-"""CPU nanoseconds of the thread, and those for which it waited for a processor that others had."""
+"""CPU nanoseconds of the thread, and those for which it waited for a processor."""
 
 
 def own_seconds() -> float:
     """Return the seconds of the monotonic clock without those for which this thread waited for a processor.
 
-    What else runs on the machine moves it little, and waiting for disks or other processes counts. Where the system
-    does not tell, it is the monotonic clock.
+    Other load of the machine changes it little. Waiting for disks or other processes counts. Systems without this count
+    use the monotonic clock.
     """
     now = time.monotonic()
     try:
@@ -36,17 +36,17 @@ def own_seconds() -> float:
 
 
 class CheckpointPolicy:
-    """Says when a checkpoint is due, and keeps account of what they cost.
+    """Tells when a checkpoint is due, and counts their cost.
 
-    seconds: between two of them; None: a share of the time that the run has taken so far, and at most `most`. updates:
-    between two of them instead. Of seconds, `_REST` times what one costs pass at the least. It is used by one thread.
+    seconds: between two of them; None: a share of the run's time so far, at most `most`. updates: between two of them,
+    in place of seconds. Between two pass at least `_REST` times the seconds that one costs. One thread uses it.
     """
 
     def __init__(self, seconds: float | None, updates: int | None, most: float) -> None:
         self._seconds, self._updates, self._most = seconds, updates, most
         self._begun = self._last = own_seconds()
         self.look = 0.0
-        """The monotonic clock before which none can be due: who asks often looks at it first."""
+        """The monotonic clock before which none can be due. Frequent callers compare it first."""
         self._next_update = updates or 0
         self.count, self.spent, self.bytes = 0, 0.0, 0
         self._costs: deque[float] = deque(maxlen=_LATEST)
@@ -66,11 +66,11 @@ class CheckpointPolicy:
         return missing <= 0
 
     def begin(self) -> None:
-        """Note that a checkpoint is begun."""
+        """Note the start of a checkpoint."""
         self._last = own_seconds()
 
     def taken(self, updates: int, size: int) -> float:
-        """Count the checkpoint that was begun, of so many bytes; return the seconds that it took."""
+        """Count the checkpoint that started, with its bytes; return the seconds that it took."""
         begun, self._last = self._last, own_seconds()
         if self.count == 2:
             self._costs.popleft()  # that of the first one
@@ -81,5 +81,5 @@ class CheckpointPolicy:
         return self._costs[-1]
 
     def facts(self) -> dict[str, Any]:
-        """Return what summary.json says of checkpoints: how many, what they cost, how large the last one is."""
+        """Return what summary.json says of checkpoints: their number and seconds, and the bytes of the last one."""
         return {"checkpoints": {"count": self.count, "seconds": round(self.spent, 6), "bytes": self.bytes}}

@@ -1,4 +1,4 @@
-"""What a result depends on besides the scenario, and JSON as it is written here."""
+"""What a result depends on besides the scenario."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from raydpzv.version import __version__
 
 DATA_DIGEST = "data_hmac_sha256"
-"""Names the data's digest in environment.json. Its key is the operator's: from a plain digest anyone who knows all of a
-table but a label finds the label."""
+"""Name of the data's digest in environment.json. It has the operator's key: a plain digest would reveal a label to
+anyone who knows the rest of the table."""
 LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "scikit-learn", "dp-accounting", "ray")
 
 
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _installed() -> Mapping[str, str]:
-    """Looked up once in a process: it takes as long as a short run does."""
+    """Look versions up once per process: it takes as long as a short run."""
     found = {"raydpzv": __version__}
     for name in LIBRARIES:
         try:

@@ -1,6 +1,6 @@
-"""A run that goes on from where another one stands: its checkpoint, its ledger and its rows, under its own settings.
+"""Fork a run: copy its checkpoint, ledger and rows to a run with settings of its own.
 
-What is copied was released once, by the run that it is copied of. A fork gives it out again and releases nothing by it.
+The first run made the copied releases. A fork sends them again, which releases nothing more.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from raydpzv.records.secrets_file import OPERATOR
 from raydpzv.records.write_ahead_log import TAIL
 
 _STATE = (CHECKPOINT, "ledger")
-"""What a run goes on from."""
+"""The files that a run resumes from."""
 _RECORD = ("rows", TAIL, OPERATOR)
-"""What says how it came there."""
+"""The record of the run so far."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes of what a fork copies: checkpoint and ledger, and rows."""
+    """Bytes that a fork copies: of checkpoint and ledger, and of rows."""
 
     state: int
     rows: int
 
 
 def fork_size(run: Path) -> Size:
-    """Return how much a fork of a run copies."""
+    """Return the bytes that a fork of a run copies."""
     return Size(
         sum(_bytes(run / name) for name in _STATE), sum(_bytes(run / name) for name in ("rows", TAIL))
     )
 
 
 def fork(run: Path, path: Path, changes: Sequence[str], moved_to: Path) -> None:
-    """Make `path` the folder of a run that goes on from a run's checkpoint; what was there goes to `moved_to`.
+    """Make `path` the folder of a run that resumes from a run's checkpoint; move an older folder there to `moved_to`.
 
-    changes: settings, "key=value" each, under which the run itself would stand where it stands: what changes after its
-    checkpoint. A call that was interrupted is made again whole. Raises DataError if the run has no checkpoint.
+    changes: settings, "key=value" each, that take effect only after the checkpoint. Repeat an interrupted call. Raises
+    DataError if the run has no checkpoint.
     """
     folder = RunFolder.open(run)
     spec = override(folder.spec(), changes)

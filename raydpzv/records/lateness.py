@@ -16,7 +16,7 @@ from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import ArrivalsSection
 
 MOST_CLIENTS = 64
-"""Clients up to which the summary says of each how long it was silent."""
+"""Most clients whose silence the summary lists one by one."""
 APART = 0.1
 """How far a client's clock may be from the server's, as a share of the mean time between its activations."""
 _LISTED = 8
@@ -61,7 +61,7 @@ def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
 
 
 def catch_up(sync: pa.Table, windows: int = 60) -> MissedUpdates:
-    """Return what was missed over time, in at most `windows` windows of equally many updates."""
+    """Return missed updates over time, in at most `windows` windows of equally many updates."""
     round, missed = sync.column("round").to_numpy(), sync.column("missed").to_numpy()
     order = np.argsort(round, kind="stable")
     round, missed = round[order], missed[order]
@@ -83,8 +83,8 @@ def lag_counts(sync: pa.Table) -> NDArray[np.int64]:
 def leg_summary(leg: pa.Table) -> dict[str, Any]:
     """Return the `legs` block of summary.json, {} of a run that was never interrupted.
 
-    count: legs in all; gaps: real seconds before the second, the third, ... (None: nobody knows), which no clock of the
-    run counts; recovered: updates that only the ledger had then, which were served again.
+    count: segments in all; gaps: real seconds before the second, the third, ... (None: unknown), which the run's clock
+    does not count; recovered: updates that only the ledger had, which were served again.
     """
     rows = leg.to_pylist()
     if not rows:
@@ -95,15 +95,15 @@ def leg_summary(leg: pa.Table) -> dict[str, Any]:
 
 
 def leg_begins(leg: pa.Table) -> NDArray[np.float64]:
-    """Return when the second, the third, ... leg began, on the run's clock."""
+    """Return the start of the second, the third, ... segment, on the run's clock."""
     times: NDArray[np.float64] = leg.column("time").to_numpy()
     return times
 
 
 def presence(service: pa.Table, clients: int) -> list[dict[str, Any]]:
-    """Return of each client its share of the updates, and the longest time in which none of its uploads was served.
+    """Return each client's share of the updates, and the longest time without a service of its uploads.
 
-    That is in seconds of the run's clock, from its start to the last service of any client.
+    Times are seconds of the run's clock, from its start to the last service of any client.
     """
     client, served = service.column("client").to_numpy(), service.column("served").to_numpy()
     end = float(served.max(initial=0.0))
@@ -117,7 +117,7 @@ def presence(service: pa.Table, clients: int) -> list[dict[str, Any]]:
 
 
 def clock_warnings(arrivals: ArrivalsSection, clients: int, rows: Rows) -> list[str]:
-    """Return one sentence for each machine whose clock is further off than that, and than it could be measured."""
+    """Return one sentence for each machine whose clock differs by more than `APART` and the error of measurement."""
     measured = rows["clock"].to_pylist()
     gaps = _gaps(arrivals, clients, rows["service"]) if measured else []
     found = dict[str, list[tuple[dict[str, Any], float]]]()
@@ -143,7 +143,7 @@ def _sentence(apart: Sequence[tuple[dict[str, Any], float]]) -> str:
 
 
 def _gaps(arrivals: ArrivalsSection, clients: int, service: pa.Table) -> Sequence[float]:
-    """Return each client's mean seconds between two activations: those asked for, else those there were."""
+    """Return each client's mean seconds between two activations: as configured, else as measured."""
     if arrivals.kind in ("poisson", "constant"):
         return [1 / rate for rate in per_client(arrivals.rate, clients)]
     woke = service.column("woke").to_numpy()

@@ -1,8 +1,8 @@
-"""Checkpoints of vertical runs under the virtual clock: taken between two events, and gone on from.
+"""Checkpoints of vertical runs under the virtual clock: taken between two events, and restored.
 
-What a role keeps it says itself (`state` and `restore` of a server, `state` and `go_on` of a client). Clients are asked
-and told by messages, so that it makes no difference where they live. Those whose updates a ledger holds are rebuilt
-from it and have no part in the checkpoint.
+Each role names its own state (`state` and `restore` of a server, `state` and `go_on` of a client). Messages save and
+restore clients, wherever they live. Clients whose updates a ledger holds are rebuilt from it and are not in the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from raydpzv.sim.virtual import Arrival, Delivery, VirtualRun
 from raydpzv.wire.messages import Body, LedgerHistory, SaveState
 
 Pasts = Callable[[int, Order | None], tuple[Slice, int]]
-"""(client, order) to what the client is rebuilt from to what it was before that order: its updates, and its uploads."""
+"""(client, order) to the client's updates and uploads before that order, from which it is rebuilt."""
 
 
 class PartyCheckpoints:
-    """Takes a run's checkpoints and brings roles to where one was taken.
+    """Takes a run's checkpoints and restores roles from one.
 
-    server: with its ledger, if it keeps one; host: where the clients' work is done; clients: how many there are; pasts:
-    of clients that are rebuilt from the ledger, None for others.
+    server: with its ledger, if it keeps one; host: does the clients' work; clients: their number; pasts: of clients
+    that are rebuilt from the ledger, None for others.
     """
 
     def __init__(self, server: VerticalServer, host: Executor, clients: int, pasts: Pasts | None) -> None:
@@ -40,7 +40,7 @@ class PartyCheckpoints:
         return Checkpoint(self._server.updates, state)
 
     def go_on(self, checkpoint: Checkpoint | None) -> dict[str, Any] | None:
-        """Bring fresh roles to where a checkpoint was taken; return what `VirtualRun` goes on from."""
+        """Restore fresh roles from a checkpoint; return the state that `VirtualRun` resumes from."""
         if checkpoint is None:
             return None
         state = checkpoint.state
@@ -55,13 +55,13 @@ class PartyCheckpoints:
 
 
 def tell(host: Executor, bodies: Iterable[Body]) -> list[Body]:
-    """Send each client, from 0 on, a message that costs nothing; return what they answer."""
+    """Send each client, from 0 on, a message that costs nothing; return the answers."""
     handles = [host.submit(Order(m, body)) for m, body in enumerate(bodies)]
     return [host.result(handle).body for handle in handles]
 
 
 def ledger_history(pasts: Pasts, client: int, events: Sequence[Any] = ()) -> LedgerHistory:
-    """Return what a client is rebuilt from: answers on their way are not applied, uploads on their way are made."""
+    """Return a client's history: answers on their way are not applied, uploads on their way are made."""
     orders = [e.order for e in events if isinstance(e, Delivery) and e.order.client == client]
     made = sum(isinstance(e, Arrival) and e.client == client for e in events)
     history, uploads = pasts(client, orders[0] if orders else None)

@@ -36,17 +36,17 @@ from raydpzv.records.store import append_rows
 from raydpzv.records.summary_fields import shown
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being written, how much of it is done, and how much there is."""
+"""Called with the name of a step, its progress, and its total."""
 _STEP = 1000
-"""Updates between two calls of it."""
+"""Updates between two calls."""
 
 
 def publish(path: Path, out: Path, check: Callable[[RunFolder], None], progress: Progress) -> RunFolder:
     """Write what may leave of a finished private run to `out`; return that folder.
 
-    It is there whole or not at all; where it is already, it is written anew. check: looks at it before it is there, as
-    `raydpzv.experiment.rebuild.check_rebuilt` does. Raises what that raises; InputError if nothing may leave, or `out`
-    holds anything else; DataError if the run's folder is damaged.
+    The folder appears complete or not at all; an older publication of the run is replaced. check: called with the
+    folder before it appears, as `raydpzv.experiment.rebuild.check_rebuilt`. Raises its errors, InputError if nothing
+    may leave or `out` holds anything else, DataError if the run's folder is damaged.
     """
     folder = RunFolder.open(path)
     what = _publication(folder)
@@ -87,7 +87,7 @@ def _publication(folder: RunFolder) -> Publication:
 
 
 def _check_out(out: Path, what: Publication) -> bool:
-    """Tell whether there is nothing at `out` yet; InputError if there is anything but this publication."""
+    """Tell whether `out` is empty or missing; InputError if it holds anything but this publication."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return True
     there = RunFolder(out)
@@ -122,7 +122,7 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
 
 
 def _copy(ledger: Ledger, to: Path, progress: Progress) -> None:
-    """Enter every update into a new ledger: what is copied is what is read, and nothing that lies beside it."""
+    """Enter every update into a new ledger, so that no other file of the old one leaves."""
     with Ledger.create(to, ledger.header) as copy:
         for update in ledger.since(0).updates():
             copy.enter(update)
@@ -133,7 +133,7 @@ def _copy(ledger: Ledger, to: Path, progress: Progress) -> None:
 
 
 def _replace(made: Path, out: Path) -> None:
-    """Put every part in the place of the one that is there; what does not come from here is left alone."""
+    """Replace each part of an older publication; leave other files alone."""
     for part in made.iterdir():
         there = out / part.name
         if there.is_dir():
@@ -145,9 +145,9 @@ Claim = Mapping[str, Any]
 
 _KNOW_BATCHES = ("all_clients", "client")
 WITHHELD_PATH = "withheld"
-"""Stands for the path of a file of the operator's."""
+"""Replaces the path of a file of the operator."""
 STAYS = "accuracies and losses, batches and their sizes, bytes, times, staleness, digests of data, secrets"
-"""In words, what a publication lacks."""
+"""The parts that a publication lacks."""
 _FACTS = (
     *("format", "scenario", "title", "method", "seed", "engine", "parties"),
     *("status", "stopped_by", "updates"),
@@ -176,8 +176,8 @@ _ENVIRONMENT = (
 class Publication:
     """The parts of a private run's record that may leave.
 
-    adversary: whom the published rows are against, such as "client" or "external"; "" if no row holds for whoever sees
-    what is published. settings: the scenario as a tree.
+    adversary: of the published claims, such as "client" or "external"; "" if no claim holds against a reader of the
+    publication. settings: the scenario as a tree.
     """
 
     adversary: str
@@ -208,7 +208,7 @@ def publication(
 
 
 def _leaving(claims: Sequence[Claim]) -> tuple[str, list[Claim]]:
-    """Return whom the rows speak of that hold where the ledger is seen ("": none does), and the rows that leave."""
+    """Return the adversary of claims that hold against a reader of the ledger ("": none), and the claims that leave."""
     known: dict[str, float] = {}
     for c in (c for c in claims if c["adversary"] in _KNOW_BATCHES):
         known[c["relation"]] = max(_proved(c), known.get(c["relation"], 0.0))
@@ -220,13 +220,13 @@ def _leaving(claims: Sequence[Claim]) -> tuple[str, list[Claim]]:
 
 
 def _proved(claim: Claim) -> float:
-    """Return a claim's ε; infinity where none is proved. summary.json has "infinity" as a word, NaN as null."""
+    """Return a claim's ε; infinity if none is proved. summary.json writes infinity as a word and NaN as null."""
     epsilon = claim["epsilon"]
     return float(epsilon) if claim["holds"] and epsilon is not None else math.inf
 
 
 def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the verdict on what is proved against outsiders alone, as fields of a summary."""
+    """Return the verdict on the claims against outsiders, as fields of a summary."""
     others = "silos, who know their own part" if of_users(claims) else "the clients, who know their batches"
     sentence = f"Nothing is said here of {others}."
     found = judge(
@@ -244,7 +244,7 @@ def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str,
 
 
 def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario's tree in which every path of the operator's is a word."""
+    """Return a scenario's tree with every path of the operator replaced by a word."""
     return {
         name: {k: WITHHELD_PATH if (name, k) in PATHS else v for k, v in table.items()}
         if isinstance(table, Mapping)

@@ -1,4 +1,4 @@
-"""Takes facts as they happen and hands them over as Arrow tables."""
+"""Collect facts as they happen and return them as Arrow tables."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from raydpzv.records.store import Rows
 _NONE = {name: pa.Table.from_batches([], schema) for name, schema in SCHEMAS.items()}  # without pandas
 _CODES = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d", pa.bool_(): "?"}
 _TOGETHER = 512
-"""Rows, or arrays of rows, that wait until columns are made of them: a row alone would take thirty times as long."""
+"""Rows, or arrays of rows, that wait to become columns: single rows would take thirty times as long."""
 Row = tuple[Any, ...] | np.ndarray
 """One row, a value per column; or rows of whole numbers, int64 [n, columns], those of a list one by one."""
 
 
 class Recorder:
-    """A batch of rows per row type; safe to drain from another thread while facts come in.
+    """A batch of rows per row type. Another thread may drain it while facts come in.
 
-    skip: row types that are not kept. epsilons: makes ε of the μ that release rows are given (`MU_COLUMNS`), of all
-    rows of a drain at once; None: the values are kept as they come.
+    skip: row types that are dropped. epsilons: converts the μ of release rows (`MU_COLUMNS`) to ε, for all rows of a
+    drain at once; None: the values stay as they are.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Recorder:
         self.writer(row_type)(tuple(values[name] for name in names))
 
     def writer(self, row_type: str) -> Callable[[Row], None]:
-        """Return what records one row of a type, its values in the schema's order, or an array of rows (see `Row`)."""
+        """Return a function that records one row of a type, in the schema's order, or an array of rows (see `Row`)."""
         return _forget if row_type in self._skip else self._batches[row_type].add
 
     def drain(self) -> Rows:
@@ -67,7 +67,7 @@ def _joined(batches: list[pa.RecordBatch], name: str) -> pa.Table:
 
 
 def _forget(row: Row) -> None:
-    """Keep nothing."""
+    """Drop a row."""
 
 
 def _with_epsilons(table: pa.Table, epsilons: Callable[[np.ndarray], np.ndarray]) -> pa.Table:
@@ -80,7 +80,7 @@ def _with_epsilons(table: pa.Table, epsilons: Callable[[np.ndarray], np.ndarray]
 class RowBatch:
     """Rows of one schema, in the order in which they were added; any thread may add or take.
 
-    What does not fit is an error when it is added, with a later row, or when the rows are taken.
+    A value that does not fit raises an error when it, or a later row, is added, or when the rows are taken.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -103,7 +103,7 @@ class RowBatch:
         return packed
 
     def _pack(self) -> None:
-        """Make columns of what waits."""
+        """Turn waiting rows into columns."""
         with self._packing:
             count = len(self._waiting)
             taken = self._waiting[:count]

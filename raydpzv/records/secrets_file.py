@@ -1,6 +1,6 @@
-"""The operator's file: secrets of a run folder, or of a comparison, that only its owner may read.
+"""The operator's file: secrets of a run folder or a comparison, which only its owner may read.
 
-In no row, ledger, log, summary or error text: what reads them says what is missing, never what is there.
+They appear in no row, ledger, log, summary or error text: errors name a missing secret, never a value.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class OperatorSecrets:
 
 
 def new_key() -> bytes:
-    """Return a key of the operating system's randomness: whoever lacks it can test no guess against a keyed digest."""
+    """Return a key from the operating system: without it nobody can test a guess against a keyed digest."""
     return secrets.token_bytes(_KEY_BYTES)
 
 
 def read_key(folder: Path) -> bytes:
-    """Return the key of the data's digest. Raises DataError where the operator's file is away."""
+    """Return the key of the data's digest. Raises DataError if the operator's file is missing."""
     return _read(folder, "key", "the key by which the data are seen to be the same").to_bytes(_KEY_BYTES)
 
 
 def read_coins(folder: Path) -> int:
-    """Return what the coins of a run's batches come from. Raises DataError where the operator's file is away."""
+    """Return the seed of the coins of a run's batches. Raises DataError if the operator's file is missing."""
     return _read(folder, "coins", "the run's secret coins")
 
 
-def _read(folder: Path, name: str, what: str) -> int:
-    """Return a secret. No error's text shows what is there."""
+def _read(folder: Path, name: str, secret: str) -> int:
+    """Return a secret. No error shows its value."""
     path = folder / OPERATOR
     if not path.is_file():
-        raise DataError(f"{folder}: has no {OPERATOR}: it holds {what}; put the operator's file back")
+        raise DataError(f"{folder}: has no {OPERATOR}: it holds {secret}; put the operator's file back")
     wrong = f'is damaged: wanted a hexadecimal number "{name}" (there is none); bring it back from a copy'
     try:
         content = json.loads(path.read_bytes())

@@ -36,27 +36,26 @@ _UNDIGESTED = (
     "pair",
 )
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
-"""What the digest covers. Areas and balanced accuracies are of scores whose accuracy and loss are digested, numbers say
-nothing that messages do not, ε of users follows from settings and releases, attempts show in the noise of these, pairs
-are the data's, work takes another time in each run."""
+"""Row types that the digest covers. The others follow from these (areas and balanced accuracies, numbers, ε of users,
+attempts), belong to the data (pairs), or differ in each run (work)."""
 _BETWEEN = "\x00"
-"""What stands between texts that are digested."""
+"""Separator of texts in the digest."""
 _ROW_GROUP = 1 << 13
-"""Rows that are encoded at once: in large groups what encoding takes comes from the system anew each time."""
+"""Rows that are encoded at once: larger groups take new memory of the system each time."""
 _WHERE_ANY = ("concordance",)
-"""Row types that are digested where there are rows: runs that cannot have any keep their digests."""
+"""Row types that are digested only if there are rows: runs that cannot have any keep their digests."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What a folder has of a row type: parts, rows, and a digest over the parts' bytes, one after the other."""
+    """The parts and rows of one type in a folder, and a digest over the bytes of all parts."""
 
     parts: int = 0
     rows: int = 0
     digest: str = ""
 
     def with_part(self, rows: int, data: bytes | memoryview) -> Extent:
-        """Return what it is with one part more."""
+        """Return the extent with one more part."""
         return Extent(self.parts + 1, self.rows + rows, _linked(self.digest, data))
 
 
@@ -65,7 +64,7 @@ def append_rows(
 ) -> None:
     """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time.
 
-    extents: what the folder has of each type (nothing of one that is not named); kept up to date. None: no row yet.
+    extents: the folder's extent of each type, updated here; a missing type has no rows. None: no rows at all.
     """
     known = {} if extents is None else extents
     for name in sorted(rows, key=lambda name: name != "release"):
@@ -81,11 +80,11 @@ def append_rows(
         scratch.write_bytes(data)
         os.replace(scratch, path)
         known[name] = extent.with_part(table.num_rows, data)
-    pa.default_memory_pool().release_unused()  # what encoding took: the pool would hold it, and take more for the next
+    pa.default_memory_pool().release_unused()  # else the pool would keep it, and take more for the next part
 
 
 def joined(pieces: Sequence[Rows]) -> Rows:
-    """Return the rows of several, in their order and not copied; types that none has may be left out."""
+    """Return the rows of several pieces in their order, without a copy; types without rows may be missing."""
     names = [name for name in SCHEMAS if any(name in rows for rows in pieces)]
     return {name: pa.concat_tables([rows[name] for rows in pieces if name in rows]) for name in names}
 
@@ -115,9 +114,9 @@ def read_rows(
     columns: Sequence[str] | None = None,
     first: int | None = None,
 ) -> pa.Table:
-    """Return all rows of one type, in the order in which they happened.
+    """Return all rows of one type, in the order of the events.
 
-    columns: these alone; first: those of so many parts alone.
+    columns: only these; first: only the rows of so many first parts.
     """
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
@@ -132,9 +131,9 @@ def read_rows(
 
 
 def check_extents(run: Path, extents: Mapping[str, Extent]) -> None:
-    """Raise DataError if a part is missing or damaged, or if they do not hold what is counted.
+    """Raise DataError if a part is missing or damaged, or if the counts differ.
 
-    Bytes are enough: no row is parsed where all is well.
+    It compares bytes, and parses rows only to name an error.
     """
     for name, extent in extents.items():
         _check(run / "rows" / name, name, extent)
@@ -219,7 +218,7 @@ def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str
 
 
 def _canonical(column: pa.Array, kind: pa.DataType) -> memoryview:
-    """Return the bytes of which the digest is made, copied only where they have to be other ones."""
+    """Return the bytes to digest, copied only where they have to change."""
     if pa.types.is_fixed_size_list(kind):
         return _canonical(column.flatten(), kind.value_type)
     if pa.types.is_string(kind):
@@ -234,11 +233,11 @@ def _canonical(column: pa.Array, kind: pa.DataType) -> memoryview:
 
 
 Packed = bytes | mmap
-"""Pieces, one after the other."""
+"""Concatenated pieces."""
 
 
 def packed_rows(rows: Mapping[str, pa.Table]) -> list[memoryview]:
-    """Return what a piece of rows consists of: nothing without rows; types that have none have no part in it."""
+    """Return the buffers of a piece; [] without rows. Types without rows are left out."""
     packed = [
         (name, batch.serialize())
         for name, table in rows.items()
@@ -252,7 +251,7 @@ def packed_rows(rows: Mapping[str, pa.Table]) -> list[memoryview]:
 
 
 def whole_pieces(data: bytes) -> bytes:
-    """Return the pieces with which the data begin, up to one that is cut off or none."""
+    """Return the leading intact pieces, without one that is cut off."""
     place = 0
     while place < len(data):
         try:
@@ -267,7 +266,7 @@ def whole_pieces(data: bytes) -> bytes:
 
 
 def unpacked_rows(data: Packed) -> dict[str, pa.Table]:
-    """Return the rows of every type that pieces hold, one after the other.
+    """Return the rows of every type in concatenated pieces.
 
     Raises ValueError, TypeError, KeyError or IndexError for other bytes.
     """

@@ -1,44 +1,15 @@
-"""What a summary holds, so that a damaged one is known before a page is made of it."""
+"""Check the fields of a summary, so that a damaged one is found before a page is made of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import DataError
 
 NEWEST = "newest"
-"""What is evaluated and kept of a run that averages nothing (`evaluated_model`)."""
-_TEXTS = (
-    *("scenario", "title", "method", "status", "stopped_by", "privacy_verdict", "digest", "model_digest"),
-    *("evaluated_model", "engine"),
-)
-_TEXTS_OR_NONE = ("failure", "failure_reason", "private_reason")
-_TABLES = ("versions", "ledger", "drift", "user_level", "checkpoints", "ray", "published")
-_COUNTS = ("seed", "updates", "updates_before", "uploads", "bytes_up", "bytes_down")
-_NUMBERS = (
-    *(
-        "accuracy",
-        "best_accuracy",
-        "best_update",
-        "validation_accuracy",
-        "peak_accuracy",
-        "roc_auc",
-        "pr_auc",
-        "balanced_accuracy",
-        "concordance",
-    ),
-    *(
-        "loss",
-        "top_share",
-        "largest_class_share",
-        "seconds",
-        "simulated_seconds",
-        "throughput",
-        "vector_length",
-    ),
-)
+"""Value of `evaluated_model` in a run that averages no models."""
 _CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
 _CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only", "guess", "multiplier")
 SUMMARY_FORMAT = 3
@@ -57,37 +28,19 @@ def check_format(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def faults(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Say of each value that is not what a run writes under its name, what was wanted; a missing one is no fault."""
-    for name, wanted, holds in (
-        *((name, "a text", _is_text) for name in _TEXTS),
-        *((name, "a whole number", _is_count) for name in _COUNTS),
-        *((name, "a number", _is_number) for name in _NUMBERS),
-        *((name, "a list of texts", _is_texts) for name in ("warnings", "parties")),
-        ("staleness", "a table of numbers", _is_staleness),
-        *(
-            (name, "a text or null", lambda value: value is None or _is_text(value))
-            for name in _TEXTS_OR_NONE
-        ),
-        *((name, "a table", lambda value: isinstance(value, dict)) for name in _TABLES),
-        *((name, "true or false", lambda value: isinstance(value, bool)) for name in ("private", "proved")),
-        ("privacy_asides", "a list of texts", _is_texts),
-        ("ledger", "a table of whole numbers and a digest", _is_ledger),
-        ("drift", "a table of numbers", _holds_numbers),
-        ("kernels", "a table of numbers", _holds_numbers),
-        ("legs", "a table of numbers, and of gaps a list", _is_legs),
-        ("presence", "a list of tables of numbers", _is_presence),
-        ("epsilon", "a list of claims", lambda value: isinstance(value, list) and all(map(_is_claim, value))),
-    ):
-        if name in summary and not holds(summary[name]):
-            yield f"{name}: wanted {wanted}, got {summary[name]!r:.60}"
+    """Yield a sentence for each value that no run writes under its name; a missing value is no fault."""
+    for names, wanted, holds in _FIELDS:
+        for name in names.split():
+            if name in summary and not holds(summary[name]):
+                yield f"{name}: wanted {wanted}, got {summary[name]!r:.60}"
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(holds, value))
 
 
 def _is_count(value: Any) -> bool:
@@ -120,7 +73,7 @@ def _is_staleness(value: Any) -> bool:
 
 def _is_ledger(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        _is_text(held) if name == "digest" else _is_count(held) for name, held in value.items()
+        _is_text(each) if name == "digest" else _is_count(each) for name, each in value.items()
     )
 
 
@@ -133,13 +86,33 @@ def _is_legs(value: Any) -> bool:
     )
 
 
-def _is_presence(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_holds_numbers, value))
-
-
 def _holds_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_number, value.values()))
 
+
+_FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("scenario title method status stopped_by evaluated_model engine", "a text", _is_text),
+    ("privacy_verdict digest model_digest", "a text", _is_text),
+    (
+        "failure failure_reason private_reason",
+        "a text or null",
+        lambda value: value is None or _is_text(value),
+    ),
+    ("warnings parties privacy_asides", "a list of texts", _list_of(_is_text)),
+    ("private proved", "true or false", lambda value: isinstance(value, bool)),
+    ("seed updates updates_before uploads bytes_up bytes_down", "a whole number", _is_count),
+    ("accuracy best_accuracy best_update validation_accuracy peak_accuracy", "a number", _is_number),
+    ("roc_auc pr_auc balanced_accuracy concordance loss top_share", "a number", _is_number),
+    ("largest_class_share seconds simulated_seconds throughput vector_length", "a number", _is_number),
+    ("versions user_level checkpoints ray published", "a table", lambda value: isinstance(value, dict)),
+    ("drift kernels", "a table of numbers", _holds_numbers),
+    ("ledger", "a table of whole numbers and a digest", _is_ledger),
+    ("staleness", "a table of numbers", _is_staleness),
+    ("legs", "a table of numbers, and of gaps a list", _is_legs),
+    ("presence", "a list of tables of numbers", _list_of(_holds_numbers)),
+    ("epsilon", "a list of claims", _list_of(_is_claim)),
+)
+"""Names of fields, what they hold, and the check of a value."""
 
 _SHOWN = {
     "one class' share": "single-class accuracy",

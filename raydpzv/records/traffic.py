@@ -51,7 +51,7 @@ def bytes_of_participants(message: pa.Table) -> tuple[IntArray, IntArray]:
 
 
 def to_target(evaluation: pa.Table, message: pa.Table, target: float) -> Reached:
-    """Return what it took until an evaluation's test accuracy was at least `target` (a share of 1) for the first time.
+    """Return time and bytes until an evaluation's test accuracy first reached `target` (a share of 1).
 
     Bytes count all messages up to and including that evaluation's round.
     """
@@ -91,7 +91,7 @@ _PHASE_OF = {kind: phase for phase, kinds in PHASES.items() for kind in kinds}
 
 @dataclass(frozen=True)
 class Phase:
-    """What a phase took in a run: messages and their bytes, CPU seconds of all silos together and of the server."""
+    """Cost of a phase: messages and their bytes, CPU seconds of all silos together and of the server."""
 
     name: str
     messages: int
@@ -102,9 +102,9 @@ class Phase:
 
 
 def phases(message: pa.Table, work: pa.Table) -> list[Phase]:
-    """Return the phases that a run went through, in their order, the rounds last.
+    """Return the phases of a run in their order, the rounds last.
 
-    CPU time of a silo is of the message that it ends with, that of the server of the one that it serves.
+    A silo's CPU time belongs to the message that it sends, the server's to the message that it serves.
     """
     of_message, of_work = (_phases(table.column("kind").to_pylist()) for table in (message, work))
     size, up = message.column("bytes").to_numpy(), _is(message, "direction", "up")

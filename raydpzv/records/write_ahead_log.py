@@ -33,12 +33,14 @@ from raydpzv.records.store import (
 )
 
 TAIL = "rows.tail"
-"""Where these files are in a run's folder."""
+"""The folder of these files in a run's folder."""
+_LONGEST_LOG = 1 << 24
+"""Bytes of rows in a log before they become parts, few and large: parts take four times as long to write and read."""
 
 
 @dataclass(frozen=True)
 class LogExtent:
-    """How far a file of rows goes: its number, its bytes, and their CRC-32."""
+    """The written part of a log file: the file's number, the bytes, and their CRC-32."""
 
     number: int
     size: int
@@ -46,18 +48,18 @@ class LogExtent:
 
     @property
     def path(self) -> str:
-        """Return where the file is, from the run's folder."""
+        """Return the file's path, relative to the run's folder."""
         return f"{TAIL}/{self.number:05d}.rows"
 
     def holds(self, data: Packed) -> bool:
-        """Tell whether a file with these bytes goes so far."""
+        """Tell whether a file with these bytes holds this part."""
         return zlib.crc32(memoryview(data)[: self.size]) == self.crc32
 
 
 class WriteAheadLog:
-    """Writes the rows of a run that are in no part yet, and forgets them until they are asked for.
+    """Writes the rows of a run that are in no part yet; reads them back when they are needed.
 
-    last: how far the file goes from which rows are taken over, if there is one; taken: these bytes of it.
+    last: the file that a resumed run takes rows from, if there is one; taken: the bytes of these rows.
     """
 
     def __init__(self, run: Path, last: LogExtent | None = None, taken: Packed = b"") -> None:
@@ -65,21 +67,21 @@ class WriteAheadLog:
         self._taken, self._waiting = taken, list[Rows]()
         self._extent: LogExtent | None = None
         self._needed: deque[LogExtent | None] = deque([last], maxlen=2)
-        self._next: int | None = None  # no number comes twice while somebody may read these files
+        self._next: int | None = None  # numbers are never reused, since a reader may have the file
 
     @property
     def size(self) -> int:
-        """Bytes of the rows, but for those that wait."""
+        """Bytes of the rows, without those that wait."""
         return self._extent.size if self._extent else len(self._taken)
 
     def add(self, rows: Rows) -> None:
-        """Take in rows, which are written with the next checkpoint."""
+        """Add rows, which are written with the next checkpoint."""
         self._waiting.append(rows)
 
     def rows(self) -> Rows:
-        """Return all rows since they were last cleared; a type of which there are none may be left out.
+        """Return all rows since the last `clear`; types without rows may be missing.
 
-        Raises DataError where the file is another one now.
+        Raises DataError if the file has changed.
         """
         pieces = list(self._waiting)
         if data := read_log(self._run, self._extent) if self._extent else self._taken:
@@ -91,7 +93,7 @@ class WriteAheadLog:
         self._taken, self._waiting, self._extent = b"", [], None
 
     def write(self) -> LogExtent | None:
-        """Write the rows that wait; return how far the file goes, None if there are no rows. Raises OSError."""
+        """Write the rows that wait; return the written extent, None if there are no rows. Raises OSError."""
         waiting = chain.from_iterable(map(packed_rows, self._waiting))
         if pieces := [data for data in (memoryview(self._taken), *waiting) if data]:
             last = self._extent or LogExtent(self._begun(), 0, 0)
@@ -107,7 +109,7 @@ class WriteAheadLog:
         return self._extent
 
     def checkpointed(self) -> None:
-        """Delete the files that neither the checkpoint that was just written needs nor the one before it."""
+        """Delete the files that neither of the last two checkpoints needs."""
         known = _paths(self._needed)
         self._needed.append(self._extent)
         if (needed := _paths(self._needed)) != known:
@@ -128,7 +130,7 @@ class WriteAheadLog:
 
 
 def read_log(run: Path, extent: LogExtent) -> Packed:
-    """Return the bytes up to an extent, see `unpacked_rows`. Raises DataError where they are missing or others."""
+    """Return the bytes up to an extent, see `unpacked_rows`. Raises DataError if they are missing or differ."""
     path = run / extent.path
     try:
         data = _read(path, extent.size)
@@ -145,9 +147,9 @@ def read_log(run: Path, extent: LogExtent) -> Packed:
 
 
 def _read(path: Path, size: int) -> Packed:
-    """Return the first bytes of a file where they lie: in memory of our own they take three times as long.
+    """Map the first bytes of a file: copying them takes three times as long.
 
-    Whoever cuts the file off while they are used ends this process, as a kill does; nobody who writes such files does.
+    A process that truncates the file meanwhile would end this one, as a kill does. No writer of such files does.
     """
     with open(path, "rb") as file:
         size = min(size, os.fstat(file.fileno()).st_size)
@@ -155,7 +157,7 @@ def _read(path: Path, size: int) -> Packed:
             return b""
         try:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        except OSError:  # there are file systems that do not have it
+        except OSError:  # file systems without mmap
             return file.read(size)
 
 
@@ -169,15 +171,11 @@ def _paths(extents: deque[LogExtent | None]) -> set[str]:
     return {extent.path for extent in extents if extent}
 
 
-_LONGEST_LOG = 1 << 24
-"""Bytes of rows in a log before they become parts, few and large: parts take four times as long to write and read."""
-
-
 class FolderRows:
-    """Writes rows, and knows what it has written.
+    """Writes rows to the log and to parts, and counts them.
 
-    where: the folder of the parts; extents: what it has of each type of which there are rows; log: of rows in no part
-    yet; held: these rows. What cannot be written raises OSError.
+    where: the folder of the parts; extents: of each type with rows; log: of rows in no part yet; logged: these rows.
+    Failed writes raise OSError.
     """
 
     def __init__(
@@ -186,22 +184,22 @@ class FolderRows:
         where: str,
         extents: Mapping[str, Extent] | None = None,
         log: WriteAheadLog | None = None,
-        held: Rows | None = None,
+        logged: Rows | None = None,
     ) -> None:
         self._run, self.log = run, log or WriteAheadLog(run)
         self.where = where
         self.extents: dict[str, Extent] = dict(extents or {})
         self.counts = Counter({name: extent.rows for name, extent in self.extents.items()})
-        """Rows of each type, those of the log among them."""
-        self._kept: list[Rows] = []  # the last ones of the parts, in memory
-        self._unkept: dict[str, Extent] = {}  # what the parts held before these
-        self._count(held or {})
+        """Rows of each type, with those of the log."""
+        self._kept: list[Rows] = []  # the last rows of the parts, in memory
+        self._unkept: dict[str, Extent] = {}  # the parts before these
+        self._count(logged or {})
 
     def hold(self, rows: Rows) -> None:
-        """Add rows that a checkpoint follows, with which they are written to the log.
+        """Add rows that a checkpoint follows: they are written to the log with it.
 
-        When they are many, or others are added, they become parts: these are larger and fewer than if each checkpoint
-        made its own.
+        They become parts when they are many, or when other rows are appended. Parts are then larger and fewer than with
+        one for each checkpoint.
         """
         # `nbytes` takes 70 times as long
         size = sum(table.get_total_buffer_size() for table in rows.values() if table.num_rows)
@@ -212,9 +210,9 @@ class FolderRows:
         self._count(rows)
 
     def append(self, rows: Rows, *, keep: bool = False) -> None:
-        """Add rows, and all that were in a checkpoint alone.
+        """Write rows to parts, after those of the log.
 
-        keep: in memory, too, so that `written` need not read them back; for the last ones of a run. Types that cannot
+        keep: also in memory, so that `written` need not read them back; for the last rows of a run. Types that cannot
         be written are added with the next rows.
         """
         self.log.add(rows)
@@ -236,7 +234,7 @@ class FolderRows:
             self._kept = [*kept, whole]
 
     def so_far(self, name: str) -> pa.Table:
-        """Return the rows of one type, those in no part yet among them."""
+        """Return the rows of one type, with those in no part yet."""
         parts, rows = read_rows(self._run, name, self.where), self.log.rows()
         return pa.concat_tables([parts, rows[name]]) if name in rows else parts
 

@@ -93,11 +93,11 @@ class Line:
     @property
     def warnings(self) -> list[str]:
         """What is suspicious in its runs that did not fail, each with its seeds; a control's are not compared to it."""
-        sound = [run for run in self.runs if run["outcome"] not in FAILURES]
+        whole = [run for run in self.runs if run["outcome"] not in FAILURES]
         return [
-            f"{what} ({len(seeds)} of {len(self.runs)} runs: seed {', '.join(map(str, seeds))})"
-            for what, holds in WARNINGS.items()
-            if (seeds := [run["seed"] for run in sound if holds(run)])
+            f"{warning} ({len(seeds)} of {len(self.runs)} runs: seed {', '.join(map(str, seeds))})"
+            for warning, holds in WARNINGS.items()
+            if (seeds := [run["seed"] for run in whole if holds(run)])
         ]
 
     @property
@@ -177,21 +177,21 @@ def band(curves: Sequence[Evaluations], by: str) -> Band:
         return Band(_NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
     grid = np.unique(np.concatenate([c.update for c in ran]))
     grid = grid[grid >= max(c.update[0] for c in ran)]
-    accuracy = np.stack([_held(c, np.nan_to_num(c.accuracy), grid, 0.0) for c in curves])
-    x = np.nanmedian(np.stack([_held(c, getattr(c, by), grid, math.nan) for c in ran]), axis=0)
+    accuracy = np.stack([_at_updates(c, np.nan_to_num(c.accuracy), grid, 0.0) for c in curves])
+    x = np.nanmedian(np.stack([_at_updates(c, getattr(c, by), grid, math.nan) for c in ran]), axis=0)
     # where a run broke off, the median of x is over fewer runs and could step back
     return Band(
         np.maximum.accumulate(x), np.median(accuracy, axis=0), accuracy.min(axis=0), accuracy.max(axis=0)
     )
 
 
-def _held(curve: Evaluations, values: Floats, grid: Floats, after: float) -> Floats:
+def _at_updates(curve: Evaluations, values: Floats, grid: Floats, after: float) -> Floats:
     """Return the last value at or before each update of the grid; `after` the end of a run that broke off."""
     place = np.searchsorted(curve.update, grid, "right") - 1
-    held: Floats = np.append(values, after)[place]
+    found: Floats = np.append(values, after)[place]
     if curve.broken and len(curve.update):
-        held[grid > curve.update[-1]] = after
-    return held
+        found[grid > curve.update[-1]] = after
+    return found
 
 
 def _line(

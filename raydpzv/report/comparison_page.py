@@ -19,7 +19,7 @@ from raydpzv.files import write_atomically
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
 from raydpzv.report.comparison_lines import FAILURES, lines
-from raydpzv.report.comparison_privacy import HEADS, MEANING, compared_privacy
+from raydpzv.report.comparison_privacy import MEANING, compared_privacy
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
 from raydpzv.report.page import rendered, write_pictures
 from raydpzv.report.plots import ReportFigure
@@ -87,7 +87,6 @@ def _words(folded: pa.Table, compared: Compared, about: About) -> dict[str, Any]
         "targets": [(words.target_title(t), words.target_grid(folded, t)) for t in targets],
         "target_note": words.TARGET_NOTE,
         "privacy": compared_privacy(claims, runs),
-        "privacy_heads": HEADS,
         "privacy_meaning": MEANING,
         "failures": words.failure_lines(runs),
         "warnings": words.warning_lines(runs, curves),

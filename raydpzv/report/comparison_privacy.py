@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -20,18 +19,13 @@ from rich.text import Text
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
 from raydpzv.report.comparison_lines import CALIBRATED, calibrated, named
-from raydpzv.report.privacy import ClaimRow, merged
-from raydpzv.report.table import HeadTable
+from raydpzv.report.privacy import ClaimRow, merged, proved_mark
+from raydpzv.report.table import Column, Grid, grid
 
-HEADS = (
-    "method", CALIBRATED, "adversary", "relation", "ε", "guess", "standing", "δ", "mechanism", "accountant", "notes",
-)  # fmt: skip
 MEANING = (
     "ε: the largest over the seeds, infinite (∞) where nothing is bounded. The ε that noise is calibrated to is what a "
     "calibration aims at; proved is what this table says is proved, against the adversary in the same row alone."
 )
-_INNER = ("adversary", "relation", "ε", "guess", "standing", "accountant", "notes")
-
 Place = tuple[str, float | None]
 """A line: its label and the ε that its noise is calibrated to."""
 
@@ -51,26 +45,9 @@ class ComparedClaim(ClaimRow):
     @property
     def heading(self) -> str:
         """The lines in words."""
-        return "; ".join(f"{labels}, {CALIBRATED} = {spent}" for spent, labels in self._together().items())
+        return "; ".join(f"{labels}, {CALIBRATED} = {spent}" for spent, labels in self.together().items())
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The row under HEADS; methods with other values of ε stand on lines of their own."""
-        together, numbers = self._together(), "".join(f"[{n}]" for n in self.notes)
-        return (
-            *(
-                "\n".join(together.values()),
-                "\n".join(together),
-                self.adversary,
-                self.relation,
-                self.epsilon,
-                self.guess,
-                self.standing,
-            ),
-            *(self.delta, self.mechanism, self.accountant, numbers),
-        )
-
-    def _together(self) -> dict[str, str]:
+    def together(self) -> dict[str, str]:
         """Return the labels that share the same values of ε, by these."""
         spent: dict[str, list[str]] = {}
         for label, epsilon in self.who:
@@ -81,6 +58,28 @@ class ComparedClaim(ClaimRow):
         return {values: "; ".join(labels) for values, labels in together.items()}
 
 
+def _numbers(row: ComparedClaim) -> str:
+    return "".join(f"[{n}]" for n in row.notes)
+
+
+_COLUMNS: tuple[Column[ComparedClaim], ...] = (
+    Column("method", lambda r: "\n".join(r.together().values()), align="left"),
+    Column(CALIBRATED, lambda r: "\n".join(r.together()), align="left"),
+    Column("adversary", lambda r: r.adversary, align="left"),
+    Column("relation", lambda r: r.relation, align="left"),
+    Column("ε", lambda r: r.epsilon),
+    Column("guess", lambda r: r.guess),
+    Column("standing", lambda r: r.standing, align="left", mark=proved_mark),
+    Column("δ", lambda r: r.delta),
+    Column("mechanism", lambda r: r.mechanism, align="left"),
+    Column("accountant", lambda r: r.accountant, align="left"),
+    Column("notes", _numbers, align="left"),
+)
+"""Methods with other values of ε have lines of their own."""
+_SHARED = ("method", CALIBRATED, "δ", "mechanism")
+"""Columns that a console has as a heading above the rows."""
+
+
 @dataclass(frozen=True)
 class ComparedPrivacy:
     """Rows and the notes they number; `without`: sentences on the lines of which no ε is stated."""
@@ -88,6 +87,11 @@ class ComparedPrivacy:
     rows: tuple[ComparedClaim, ...]
     without: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def grid(self) -> Grid:
+        """The rows as text."""
+        return grid(_COLUMNS, self.rows)
 
 
 def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
@@ -109,12 +113,13 @@ def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
     blocks: dict[tuple[str, ...], list[ComparedClaim]] = {}
     for row in found.rows:
         blocks.setdefault((row.heading, row.mechanism, row.delta), []).append(row)
+    inner = [column for column in _COLUMNS if column.title not in _SHARED]
     parts: list[RenderableType] = [Text("Privacy: what is proved, and against whom", "bold"), Text(MEANING)]
     for (name, mechanism, delta), rows in blocks.items():
         parts += [
             Text(),
             Text(f"{name}: {_said(mechanism)}; δ = {delta}"),
-            Padding(_inner(rows), (0, 0, 0, 2)),
+            Padding(grid(inner, rows).console(), (0, 0, 0, 2)),
         ]
     parts += [Text(), *map(Text, found.without)]
     return Group(*parts, *(Text(f"[{i}] {note}") for i, note in enumerate(found.notes, 1)))
@@ -154,19 +159,6 @@ def _asked(run: Mapping[str, Any]) -> bool:
 
 def _said(mechanism: str) -> str:
     return "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
-
-
-def _inner(rows: Sequence[ComparedClaim]) -> HeadTable:
-    table = HeadTable(
-        box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False, show_edge=False
-    )
-    for head in _INNER:
-        table.add_column(head, overflow="fold", justify="right" if head in ("ε", "guess") else "left")
-    for row in rows:
-        cells = dict(zip(HEADS, map(Text, row.cells), strict=True))
-        cells["standing"].stylize("green" if row.standing == "proved" else "red")
-        table.add_row(*(cells[head] for head in _INNER))
-    return table
 
 
 def _place(row: Mapping[str, Any]) -> Place:

@@ -252,7 +252,7 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     found = (math.nan,) * 3
     if values and not any(math.isnan(v) for v in values):  # one unknown run leaves the range unknown
         found = (_median(values), min(values), max(values))
-    return {f"{name}_{what}": float(value) for what, value in zip(_SPREAD, found, strict=True)}
+    return {f"{name}_{end}": float(value) for end, value in zip(_SPREAD, found, strict=True)}
 
 
 def _median(values: Sequence[float | None]) -> float:

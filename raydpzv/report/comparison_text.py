@@ -244,12 +244,12 @@ def target_line(folded: pa.Table, target: float) -> str:
     return f"Reached {title}: {reached} of {len(rows)} lines; {said}"
 
 
-def _least(rows: Sequence[Row], what: str, name: str, show: Show) -> str:
+def _least(rows: Sequence[Row], kind: str, name: str, show: Show) -> str:
     """Return the row with the least cost in words, "" if none is finite or nothing was spent."""
     best = min(rows, key=lambda row: math.inf if math.isnan(row[name]) else row[name])
     if not 0 < best[name] < math.inf:
         return ""
-    return f"{what} {named(best['label'], best['epsilon'])} ({show(best[name])})"
+    return f"{kind} {named(best['label'], best['epsilon'])} ({show(best[name])})"
 
 
 def _failure(run: Row) -> str:

@@ -5,26 +5,23 @@ A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.claims.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
-from raydpzv.report.table import HeadTable
+from raydpzv.report.table import Column, Grid, HeadTable, Mark, grid
 
 CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hidden state."
 """What the conditional column means; stands below a table that has one."""
 
 _CONDITIONAL = "if no hidden state*"
 _NOISE = "z (noise\n/sens.)"
-_RIGHT = ("ε", "guess", _NOISE, _CONDITIONAL)
 _ROOMY = 100  # columns from which the table needs not be squeezed
 
 
@@ -52,7 +49,7 @@ class PrivacyRow(ClaimRow):
 
 @dataclass(frozen=True)
 class PrivacyTable:
-    """Claims side by side. `heads` leaves out the conditional column where no row has such a number.
+    """Claims side by side. `columns` leave out the conditional one where no row has such a number.
 
     measured: what the sensitivity is of.
     """
@@ -64,18 +61,43 @@ class PrivacyTable:
     measured: str = ""
 
     @property
-    def heads(self) -> tuple[str, ...]:
-        """The names of the columns, as `cells` fills them."""
+    def columns(self) -> list[Column[PrivacyRow]]:
+        """The columns; the numbers of a row's notes are with the adversary."""
         reach = f"sensitivity\n({self.measured})" if self.measured else "sensitivity"
-        fixed = ("adversary", "relation", "ε", "guess", "standing", reach, _NOISE, "accountant")
-        return (*fixed, _CONDITIONAL) if self.conditional else fixed
+        found: list[Column[PrivacyRow]] = [
+            Column(
+                "adversary", lambda r: " ".join([r.adversary, *(f"[{n}]" for n in r.notes)]), align="left"
+            ),
+            Column("relation", lambda r: r.relation, align="left"),
+            Column("ε", lambda r: r.epsilon),
+            Column("guess", lambda r: r.guess),
+            Column("standing", lambda r: r.standing, align="left", mark=proved_mark),
+            Column(reach, lambda r: r.sensitivity),
+            Column(_NOISE, lambda r: r.multiplier),
+            Column("accountant", lambda r: r.accountant, align="left"),
+        ]
+        return [*found, Column(_CONDITIONAL, lambda r: r.conditional)] if self.conditional else found
 
-    def cells(self, row: PrivacyRow) -> tuple[str, ...]:
-        """Return a row's cells under `heads`; the numbers of its notes are with the adversary."""
-        who = " ".join([row.adversary, *(f"[{n}]" for n in row.notes)])
-        first = (who, row.relation, row.epsilon, row.guess, row.standing)
-        fixed = (*first, row.sensitivity, row.multiplier, row.accountant)
-        return (*fixed, row.conditional) if self.conditional else fixed
+    @property
+    def grid(self) -> Grid:
+        """The rows as text under all columns."""
+        return grid(self.columns, self.rows)
+
+    def console(self, width: int) -> HeadTable:
+        """Return the table for a console, which has no room for the noise over the sensitivity beside the condition.
+
+        A narrow one has none for it at all, nor for the guess beside the condition.
+        """
+        narrow = width < _ROOMY
+        left_out = {_NOISE} if narrow or self.conditional else set()
+        left_out |= {"guess"} if narrow and self.conditional else set()
+        shown = grid([column for column in self.columns if column.title not in left_out], self.rows)
+        return shown.console(gap=0 if narrow else 1)
+
+
+def proved_mark(row: Any) -> Mark:
+    """Return whether a row of a privacy table is proved, which is good news."""
+    return "good" if row.standing == "proved" else "bad"
 
 
 def privacy_table(claims: Sequence[claim_words.Claim], *, explained: bool = True) -> PrivacyTable | None:
@@ -109,11 +131,11 @@ def merged(rows: Sequence[R]) -> list[R]:
         once: dict[R, R] = {}
         for row in found:
             key = _changed(row, {name: "", "notes": ()})
-            there = once.setdefault(key, row)
-            if there is not row:
-                notes = tuple(dict.fromkeys(there.notes + row.notes))
-                both = dict.fromkeys([*getattr(there, name).split(", "), getattr(row, name)])
-                once[key] = _changed(there, {name: ", ".join(both), "notes": notes})
+            first = once.setdefault(key, row)
+            if first is not row:
+                notes = tuple(dict.fromkeys(first.notes + row.notes))
+                both = dict.fromkeys([*getattr(first, name).split(", "), getattr(row, name)])
+                once[key] = _changed(first, {name: ", ".join(both), "notes": notes})
         found = list(once.values())
     return sorted(found, key=lambda row: order.index(row.adversary.partition(", ")[0]))
 
@@ -139,7 +161,7 @@ class PrivacyBlock:
             return
         yield from map(Text, found.shared)
         yield Text()
-        yield _grid(found, options.max_width)
+        yield found.console(options.max_width)
         if not self.explain:
             return
         yield Text()
@@ -178,46 +200,11 @@ def _row(claim: claim_words.Claim, notes: Sequence[str]) -> PrivacyRow:
     )
 
 
-def _grid(found: PrivacyTable, width: int) -> HeadTable:
-    """Every column keeps its words whole; for want of room those of words alone take two lines a row.
-
-    The noise over the sensitivity, and squeezed the guess beside the conditional column, are left out for it.
-    """
-    squeezed = width < _ROOMY
-    gap = 0 if squeezed else 1
-    table = HeadTable(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
-    unshown = {_NOISE} if squeezed or found.conditional else set()
-    unshown |= {"guess"} if squeezed and found.conditional else set()
-    shown = [head for head in found.heads if head not in unshown]
-    rows = [dict(zip(found.heads, found.cells(row), strict=True)) for row in found.rows]
-    columns = {head: [*head.split("\n"), *(row[head] for row in rows)] for head in shown}
-    if found.conditional:
-        columns[_CONDITIONAL] = ["hidden", *(row[_CONDITIONAL] for row in rows)]
-    widths = {head: max(map(len, cells)) for head, cells in columns.items()}
-    for head in ("accountant", "relation", "adversary", "standing"):
-        if sum(widths.values()) + len(shown) * (1 + gap) > width:
-            widths[head] = _two_lines(columns[head])
-    for head in shown:
-        number = head in _RIGHT or head.startswith("sensitivity")
-        table.add_column(head, justify="right" if number else "left", width=widths[head])
-    for row, cells in zip(found.rows, rows, strict=True):
-        style = "green" if row.standing == "proved" else "red"
-        table.add_row(*(Text(cells[head], style if head == "standing" else "") for head in shown))
-    return table
-
-
-def _two_lines(cells: Sequence[str]) -> int:
-    """Return the least width at which no cell takes more than two lines or breaks a word."""
-    least = max(len(word) for cell in cells for word in cell.split())
-    widest = max(map(len, cells))
-    return next(w for w in range(least, widest + 1) if all(len(textwrap.wrap(c, w)) <= 2 for c in cells))
-
-
 def _notes(notes: Sequence[str]) -> Table:
     """Numbered notes, wrapped to the console's width and indented behind their numbers."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    lines = Table.grid(padding=(0, 1, 0, 0))
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
     for number, note in enumerate(notes, 1):
-        grid.add_row(Text(f"[{number}]"), Text(note))
-    return grid
+        lines.add_row(Text(f"[{number}]"), Text(note))
+    return lines

@@ -19,22 +19,22 @@ def labels(summaries: Facts, scenarios: Facts = ()) -> list[str]:
     settings tell apart are numbered.
     """
     names = [str(s.get("method")) for s in summaries]
-    names = _told_apart(names, summaries, _scenario_and_seed)
+    names = _distinguished(names, summaries, _scenario_and_seed)
     if scenarios:
-        names = _told_apart(names, [dict(_leaves(tree)) for tree in scenarios], _settings)
+        names = _distinguished(names, [dict(_leaves(tree)) for tree in scenarios], _settings)
     if len(set(names)) < len(names):
         return [f"{name}, run {i}" for i, name in enumerate(names, 1)]
     return names
 
 
-def _told_apart(names: Sequence[str], facts: Facts, say: Callable[[Facts], list[list[str]]]) -> list[str]:
+def _distinguished(names: Sequence[str], facts: Facts, say: Callable[[Facts], list[list[str]]]) -> list[str]:
     """Return the names, those that several runs share with what is to be said about just these runs."""
-    told = list(names)
+    found = list(names)
     for name in {n for n in names if names.count(n) > 1}:
         same = [i for i, n in enumerate(names) if n == name]
         for i, words in zip(same, say([facts[i] for i in same]), strict=True):
-            told[i] = ", ".join(dict.fromkeys([name, *words]))
-    return told
+            found[i] = ", ".join(dict.fromkeys([name, *words]))
+    return found
 
 
 def _scenario_and_seed(summaries: Facts) -> list[list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from textwrap import wrap
 from typing import Any, Generic, Literal, TypeVar
 
 from rich import box
@@ -100,13 +101,13 @@ def text_grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
 class HeadTable(Table):
     """A table of rich that breaks heads at spaces only. Where the heads do not fit, it is a list of its rows.
 
-    Heads and cells are text. Columns of figures, at the right, keep these whole before columns of text get room. A list
-    names each cell by its head, and leaves out empty cells.
+    Heads and cells are text. Columns of figures, at the right, keep these whole; columns of text get two lines a cell,
+    if there is room, and share what is left. A list names each cell by its head, and leaves out empty cells.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or the list."""
-        fitted, wanted = self._fitted(console, options), self.columns
+        fitted, original = self._fitted(console, options), self.columns
         if fitted is None:
             yield from self._rows()
             return
@@ -114,7 +115,7 @@ class HeadTable(Table):
         try:
             drawn = list(super().__rich_console__(console, options))
         finally:
-            self.columns = wanted
+            self.columns = original
         yield from drawn
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> list[RichColumn] | None:
@@ -147,14 +148,27 @@ def _fitting(columns: Sequence[RichColumn], room: int) -> list[int] | None:
     least, whole, most = map(list, zip(*map(_widths, columns), strict=True))
     if sum(least) > room:
         return None
-    figures = [column.justify == "right" for column in columns]
-    ideal = [whole[i] if figure else max(least[i], min(most[i], _TEXT)) for i, figure in enumerate(figures)]
-    widths, texts = least, [i for i, figure in enumerate(figures) if not figure]
-    if sum(ideal) <= room:
-        widths = ideal
+    texts = [i for i, column in enumerate(columns) if column.justify != "right" and column.width is None]
+    few, short = list(whole), list(whole)
+    for i in texts:
+        few[i], short[i] = max(least[i], _two_lines(columns[i])), max(least[i], min(most[i], _TEXT))
+    widths = next(ideal for ideal in (few, short, least) if sum(ideal) <= room)
+    if widths is not least:
         _grow(widths, most, texts, room)
     _grow(widths, most, range(len(columns)), room)
     return widths
+
+
+def _two_lines(column: RichColumn) -> int:
+    """Return the least width at which no cell takes more than two lines or breaks a word."""
+    cells = [_text(cell).plain for cell in column.cells]
+    least = max((cell_len(word) for cell in cells for word in cell.split()), default=1)
+    fits = (
+        w
+        for w in range(least, max([least, *map(len, cells)]) + 1)
+        if all(len(wrap(c, w)) <= 2 for c in cells)
+    )
+    return next(fits, least)
 
 
 def _grow(widths: list[int], most: Sequence[int], chosen: Iterable[int], room: int) -> None:

@@ -1,14 +1,13 @@
 """Asynchronous successive halving that promotes (Li et al. 2020, algorithm 2), for a number of trials known beforehand.
 
-A trial that comes to a rung stands there. Whenever a worker is free, the highest rung gives the best that stands there
-among the best 1 / FACTOR of all that have come to it; where no rung has one, a new trial begins. So nothing waits for
-a slower trial, and one that came before there were others to be compared with is held against those that come later.
+A trial pauses at each rung. Whenever a worker is free, the highest rung promotes its best paused trial, if that is
+among the best 1 / FACTOR of all that reached the rung. If no rung has one, a new trial starts. So nothing waits for a
+slower trial, and a trial that arrived first is compared with those that arrive later.
 
-The paper's trials never run out; here they do, and a budget stands in for its time limit. At any moment at most SHARE
-of the updates are made or begun that all trials begun so far would make in full, and the whole way of one is kept, so
-that those that come early cannot spend what the last may need. Once all have begun and no rung has one to give, the
-best that stand go on as long as the share suffices for their way to the end, those of higher rungs first. One trial
-comes to its end in any case.
+The paper's trials never run out; here they do, and a budget replaces its time limit. At any moment the updates made or
+started are at most SHARE of what all started trials would make in full. The updates of one whole trial are reserved, so
+that early trials cannot spend what the last may need. Once all have started and no rung promotes, the best paused
+trials resume as long as the share suffices to their end, those of higher rungs first. One trial always finishes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SHARE = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class TrialLeg:
-    """A trial's way from where it stands, after so many updates (0: its start), to a rung or its end (None).
+    """A trial's updates from where it paused (0: its start) to a rung or its end (None).
 
     value: its metric there, NaN at its start.
     """
@@ -40,9 +39,9 @@ class TrialLeg:
 
 
 class Bracket:
-    """Where the trials of a search stand, and which goes on next.
+    """The rungs at which trials of a search are paused, and which resumes next.
 
-    rungs: after how many updates trials stand, ascending; budget: updates of a whole trial; higher: is more of the
+    rungs: after how many updates trials pause, ascending; budget: updates of a whole trial; higher: is more of the
     metric better?
     """
 
@@ -51,18 +50,18 @@ class Bracket:
         self._waiting = list(trials)
         self._sent = dict[int, int]()
         self._came: list[dict[int, float]] = [{} for _ in rungs]
-        self._standing, self._on_the_way = set[int](), set[int]()
+        self._paused, self._on_the_way = set[int](), set[int]()
 
     @property
-    def standing(self) -> list[tuple[int, int, float]]:
-        """Return the trials that stand: each with the updates it has made, and its metric there."""
-        return [(n, self._rungs[self._sent[n]], self._came[self._sent[n]][n]) for n in sorted(self._standing)]
+    def paused(self) -> list[tuple[int, int, float]]:
+        """Return the paused trials: each with the updates it has made, and its metric there."""
+        return [(n, self._rungs[self._sent[n]], self._came[self._sent[n]][n]) for n in sorted(self._paused)]
 
     def send(self, trial: int, rung: int) -> TrialLeg:
         """Let a trial go to the rung of this number, from 0 on; that after the last one is its end."""
         if trial in self._waiting:
             self._waiting.remove(trial)
-        self._standing.discard(trial)
+        self._paused.discard(trial)
         self._on_the_way.add(trial)
         self._sent[trial] = rung
         since, value = (self._rungs[rung - 1], self._came[rung - 1][trial]) if rung else (0, math.nan)
@@ -78,7 +77,7 @@ class Bracket:
         if rung < len(self._rungs):
             self._came[rung][trial] = value
             if not over:
-                self._standing.add(trial)
+                self._paused.add(trial)
 
     def lost(self, trial: int) -> None:
         """Take in that a trial has broken off on its way: nobody waits for it."""
@@ -111,13 +110,13 @@ class Bracket:
 
     def _standing_at(self, rung: int, order: Sequence[int]) -> int | None:
         """Return the first of these that stands at a rung with a metric."""
-        here = (n for n in order if n in self._standing and self._sent[n] == rung)
+        here = (n for n in order if n in self._paused and self._sent[n] == rung)
         return next((n for n in here if not math.isnan(self._came[rung][n])), None)
 
-    def _affords(self, rung: int, there: int, kept: int = 0) -> bool:
+    def _affords(self, rung: int, target: int, kept: int = 0) -> bool:
         """Tell whether the share suffices for a trial's way from a rung to another; kept: updates to be left then."""
         made = sum(self._targets[level] for level in self._sent.values())
-        more = self._targets[there] - self._targets[rung]
+        more = self._targets[target] - self._targets[rung]
         return made + more + kept <= SHARE * self._targets[-1] * len(self._sent)
 
     def _last_resort(self) -> tuple[int, int] | None:
@@ -126,6 +125,6 @@ class Bracket:
             return None
         for rung in reversed(range(len(self._rungs))):
             order = ranked(self._came[rung], higher=self._higher)
-            if here := [n for n in order if n in self._standing and self._sent[n] == rung]:
+            if here := [n for n in order if n in self._paused and self._sent[n] == rung]:
                 return here[0], rung + 1
         return None

@@ -1,17 +1,16 @@
-"""Population-based training (Jaderberg et al. 2017): the worst trials go on from the best, with other step sizes.
+"""Population-based training (Jaderberg et al. 2017): the worst trials resume from the best, with other step sizes.
 
-All trials make a leg of as many updates, then stand. Of those by whose metric they are the worst each takes a donor
-among the best: it goes on from the donor's checkpoint and ledger, with the donor's step sizes multiplied by 0.8 or 1.2,
-or drawn anew. A trial is thus a run whose step sizes change at given updates, which is what its scenario says: run from
-its start it comes to the same bits, and its ledger's entries keep the step sizes that they were made with.
+All trials make equally many updates, then pause. Each of the worst takes a donor among the best: it resumes from the
+donor's checkpoint and ledger, with the donor's step sizes multiplied by 0.8 or 1.2, or drawn anew. A trial is thus a
+run whose step sizes change at given updates, as its scenario says. Run from its start it has the same bits.
 
 Trials differ in step sizes alone. So they have the same batches and, under the virtual clock, the same order of
-uploads; a leg releases as often of each record whichever trial makes it (`check_alike`). What a copy holds was released
-once, by its donor; the part that it takes the place of released as often of each record. All releases of a search are
-therefore those of its trials as they end, each counted with every trial that holds it: no more, and no less.
+uploads: between two pauses every trial releases each record equally often (`check_alike`). The donor released once
+what its copy contains, and the part that the copy replaces released each record equally often. All releases of a
+search are therefore those of its trials as they end, each counted with every trial that contains it.
 
-Noise is the operating system's, drawn anew by every trial, never one draw on two sums. Directions and batches, which
-hide nothing, stay the donor's, so that trials differ by what is tried.
+Every trial draws its noise anew from the operating system, never one draw on two sums. Directions and batches, which
+hide nothing, stay the donor's.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
 from raydpzv.search.space import Dimension, literal, rounded
-from raydpzv.search.trial_ranking import figure, metric_at, ranked, stands_after, without_checkpoint
+from raydpzv.search.trial_ranking import figure, has_reached, metric_at, ranked, without_checkpoint
 
 FACTORS = (0.8, 1.2)
 """What a donor's step size is multiplied by, either as often."""
@@ -237,15 +236,15 @@ def _as(trial: Trial, origin: Trial, changes: _Changes) -> Trial:
     return replace(trial, settings=(*origin.settings, *settings.values()), spec=spec.noted(origin.spec.note))
 
 
-def trials_standing(folder: Path, plan: SearchPlan) -> tuple[Trial, ...]:
+def current_trials(folder: Path, plan: SearchPlan) -> tuple[Trial, ...]:
     """Return the trials as they are by what was decided so far."""
     return as_trained(plan, turns(folder))
 
 
 def to_go(folder: Path, plan: SearchPlan, until: int | None) -> list[Trial]:
     """Return the trials that have not made the leg that ends after so many updates (None: at their end)."""
-    standing = trials_standing(folder, plan)
-    return [t for t in standing if not t.skipped and not stands_after(t, run_path(folder, t), until)]
+    standing = current_trials(folder, plan)
+    return [t for t in standing if not t.skipped and not has_reached(t, run_path(folder, t), until)]
 
 
 def take_turn(folder: Path, plan: SearchPlan, updates: int) -> Turn:
@@ -283,8 +282,8 @@ def apply_turns(folder: Path, plan: SearchPlan) -> None:
                 f"{folder / _TURNS}: trial {exploit.trial} went on from another after {found[-1].updates} updates, and "
                 "not as this file has it; bring the file back from a copy, or start a new search"
             )
-        check_standing(exploit.trial, path, found[-1].updates)
-        check_standing(exploit.donor, donor, found[-1].updates)
+        check_paused(exploit.trial, path, found[-1].updates)
+        check_paused(exploit.donor, donor, found[-1].updates)
         changes = [item for item in trial.settings if not item.endswith("=[]") and "_at=" in item]
         fork(donor, path, changes, former)
 
@@ -320,7 +319,7 @@ def _is(trial: Trial, path: Path) -> bool:
 
 def _decided(folder: Path, plan: SearchPlan, updates: int) -> Turn:
     assert plan.population is not None
-    population, trials = plan.population, [t for t in trials_standing(folder, plan) if not t.skipped]
+    population, trials = plan.population, [t for t in current_trials(folder, plan) if not t.skipped]
     paths = {t.number: run_path(folder, t) for t in trials}
     values = {n: metric_at(path, plan.metric, updates) for n, path in paths.items()}
     key = Key(population.seed) / "search" / "population" / updates
@@ -380,8 +379,8 @@ def check_alike(number: int, path: Path, donor: int, other: Path, updates: int) 
 
     A run that diverged before it came so far, by the same updates, has released less.
     """
-    check_standing(number, path, updates)
-    check_standing(donor, other, updates)
+    check_paused(number, path, updates)
+    check_paused(donor, other, updates)
     mine, theirs = (_account(run, updates) for run in (path, other))
     if mine is not None and not _equal(mine, theirs):
         raise RunError(
@@ -390,7 +389,7 @@ def check_alike(number: int, path: Path, donor: int, other: Path, updates: int) 
         )
 
 
-def check_standing(number: int, run: Path, updates: int) -> None:
+def check_paused(number: int, run: Path, updates: int) -> None:
     """Raise RunError for a trial that somebody went on with alone: what it released since is in no account."""
     folder = RunFolder(run)
     if not RunFolder.begun(run):

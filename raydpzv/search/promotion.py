@@ -1,8 +1,8 @@
-"""The trials of a search that promotes (`bracket`), in its folder: which goes on next, and what is on record of it.
+"""The trials of a search that promotes (`bracket`), in its folder: which resumes next, and what is on record of it.
 
-A trial that comes to a rung stands there with its checkpoint, and goes on from it to the bits that it would have had
-without. Every promotion is written down before the trial goes on, and who stands where follows from that and the runs'
-own folders, so that a search that was killed goes on with the promotions it made.
+A trial pauses at a rung with its checkpoint, and resumes to the bits that it has without a pause. Every promotion is
+written before the trial resumes. The paused trials follow from that and from the runs' own folders, so that a search
+that was killed resumes with the promotions it made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.bracket import FACTOR, SHARE, Bracket, TrialLeg
 from raydpzv.search.search_folder import Decision, add_decisions, decisions, run_path
 from raydpzv.search.search_plan import SearchPlan, Trial
-from raydpzv.search.trial_ranking import figure, metric_at, stands_there, without_checkpoint
+from raydpzv.search.trial_ranking import figure, is_paused_at, metric_at, without_checkpoint
 
 FIRST = 8
 """The first rung is after this part of the budget, where none is given."""
@@ -148,7 +148,7 @@ class Promotion:
     def _arrived(self, leg: TrialLeg) -> bool:
         trial = self._trials[leg.trial]
         path = run_path(self._folder, trial)
-        if not stands_there(trial, path, leg.until):
+        if not is_paused_at(trial, path, leg.until):
             return False
         over = finished(trial.planned(), path)
         value = math.nan if over or leg.until is None else metric_at(path, self._plan.metric, leg.until)
@@ -159,7 +159,7 @@ class Promotion:
         """Write down that the trials that still stand stay there: there is nobody left to send."""
         stay = [
             Decision(number, updates, None if math.isnan(value) else value, stop=True)
-            for number, updates, value in self._bracket.standing
+            for number, updates, value in self._bracket.paused
         ]
         if stay:
             add_decisions(self._folder, stay)

@@ -86,13 +86,13 @@ class TrialRun:
         found = {name: summary.get(name) for name in (*names, "updates", "simulated_seconds")}
         return {name: value for name, value in found.items() if value is not None and not math.isnan(value)}
 
-    def save(self, copy: Path, report: Mapping[str, Any], *, stands: bool) -> None:
+    def save(self, copy: Path, report: Mapping[str, Any], *, paused: bool) -> None:
         """Copy the run's folder into an existing folder.
 
-        report: what the trial reported last; stands: nothing writes the folder now. A run that does not stand, under
+        report: what the trial reported last; paused: nothing writes the folder now. A run that is not paused, under
         the wall clock, is not copied: the copy then only says where the run's folder is.
         """
-        if stands and RunFolder.begun(self.path):
+        if paused and RunFolder.begun(self.path):
             shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
         _write(copy, _Facts(self._trial, _facts(self.path).branch, str(self.path), report))
 

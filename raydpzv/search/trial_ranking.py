@@ -1,4 +1,4 @@
-"""Trials that stand after so many updates, to be held against one another, and go on from their checkpoints."""
+"""Trials that pause after so many updates, to be compared, and resume from their checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raydpzv.search.search_plan import Trial
 
 
 def without_checkpoint(spec: AnyScenario) -> str:
-    """Return why runs of a scenario leave no checkpoint to go on from, or nothing."""
+    """Return why runs of a scenario leave no checkpoint to resume from, or nothing."""
     if spec.clock.kind == "wall":
         return "real time cannot stand still"
     if what := unrecorded(spec):
@@ -30,8 +30,8 @@ def ranked(values: Mapping[int, float], *, higher: bool) -> list[int]:
     return sorted(values, key=lambda n: (math.isnan(values[n]), -values[n] if higher else values[n], n))
 
 
-def stands_after(trial: Trial, path: Path, until: int | None) -> bool:
-    """Tell whether a run has come to where it stands after so many updates (None: to its end), or is over before."""
+def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
+    """Tell whether a run has made so many updates (None: reached its end), or is over before."""
     if finished(trial.planned(), path):
         return True
     if until is None or not RunFolder.begun(path):
@@ -40,12 +40,12 @@ def stands_after(trial: Trial, path: Path, until: int | None) -> bool:
     return checkpoint is not None and checkpoint.round >= until and _evaluated(path, until)
 
 
-def stands_there(trial: Trial, path: Path, until: int | None) -> bool:
-    """Tell whether a run stands after so many updates, and no process has anything left to write of it.
+def is_paused_at(trial: Trial, path: Path, until: int | None) -> bool:
+    """Tell whether a run is paused after so many updates, and no process has anything left to write of it.
 
-    One that stays there has a summary that says so; a kill may have come before it.
+    A kill may have come before the summary that says so.
     """
-    if not stands_after(trial, path, until):
+    if not has_reached(trial, path, until):
         return False
     if until is None or finished(trial.planned(), path):
         return True

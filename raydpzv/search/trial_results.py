@@ -183,7 +183,7 @@ def search_results(
 
 
 @dataclass(frozen=True)
-class TrialStanding:
+class TrialProgress:
     """How far a trial has come: to its end, or to where it stands to be held against others.
 
     value: its metric there; NaN where it has none, since it diverged (why: by what) or was not measured.
@@ -195,7 +195,7 @@ class TrialStanding:
     value: float
 
 
-def trial_standing(folder: Path, plan: SearchPlan, number: int) -> TrialStanding | None:
+def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress | None:
     """Return how far a trial has come; None where it has not begun, broke off, or was stopped on its way."""
     trial = as_trained(plan, turns(folder))[number]
     path, cut = run_path(folder, trial), cut_short(folder)
@@ -204,16 +204,16 @@ def trial_standing(folder: Path, plan: SearchPlan, number: int) -> TrialStanding
     if isinstance(found, str) or status == FAILED:
         return None
     updates, value = int(summary["updates"]), math.nan
-    if status == STOPPED and updates not in _stands(plan):
+    if status == STOPPED and updates not in _pauses(plan):
         return None
     if status == DONE:
         value = _measured(found)[plan.metric]
     elif status != DIVERGED:
         value = metric_at(path, plan.metric, updates)
-    return TrialStanding(status, why, updates, value)
+    return TrialProgress(status, why, updates, value)
 
 
-def _stands(plan: SearchPlan) -> Sequence[int | None]:
+def _pauses(plan: SearchPlan) -> Sequence[int | None]:
     """Return after how many updates trials stand before their end."""
     return promotion.rungs(plan) if plan.promotes else legs(plan)
 

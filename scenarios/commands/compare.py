@@ -12,7 +12,7 @@ from rich.console import Console
 
 from raydpzv.compare.compare_methods import write
 from raydpzv.compare.file import ComparisonFile, asked, resolved
-from raydpzv.compare.folder import begun, is_comparison, left
+from raydpzv.compare.folder import is_comparison, opened, unfinished
 from raydpzv.compare.plan import MOST_SEEDS, Comparison
 from raydpzv.compare.results import FAILED, OK, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
@@ -72,8 +72,8 @@ def made(comparison: Comparison, folder: Path, how: Execution, console: Console)
     new = not is_comparison(folder)
     if new:
         check_ready(comparison)  # before anything is written
-    with begun(folder, comparison):
-        todo = left(folder, comparison)
+    with opened(folder, comparison):
+        todo = unfinished(folder, comparison)
         if todo and not new:
             check_ready(comparison)
         with (

@@ -18,7 +18,7 @@ from scenarios.command_options import RunCommand
 from scenarios.commands.resume import resume_run
 from scenarios.options import chosen_logs, chosen_runner, output_folder
 from scenarios.progress import forecast
-from scenarios.storage_options import copy_folder, found_or_fetched, resolved, waits
+from scenarios.storage_options import copy_folder, found_or_fetched, resolved, stored_at, waits
 from scenarios.watched_run import conclude, watch_run
 
 
@@ -42,7 +42,7 @@ def run_command(options: RunCommand) -> None:
         found = RunFolder.open(out, moved)
         require_settings(found, resolved(spec))
         if found.completed_by() is None:
-            resume_run(None, out, moved, chosen, logs, options)
+            resume_run(stored_at(str(out), None)[0], out, moved, chosen, logs, options)
         else:
             if is_written(out) is False:
                 drop_left_over(found)

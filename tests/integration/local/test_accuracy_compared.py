@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from raydpzv.compare.file import read_comparison_file, resolved
-from raydpzv.compare.folder import begun, left
+from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import one_by_one
 from raydpzv.config import catalog
@@ -28,9 +28,9 @@ def compared(name, root, wanted, *overrides):
     whole = resolved(file, overrides)
     chosen = tuple(line for line in whole.lines if wanted(line))
     comparison = dataclasses.replace(whole, lines=chosen)
-    with begun(root, comparison):
+    with opened(root, comparison):
         one_by_one(
-            left(root, comparison),
+            unfinished(root, comparison),
             root,
             progress=lambda standing: None,
             ended=lambda planned, reason: None,

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import scenarios
-from raydpzv.compare.folder import begun
+from raydpzv.compare.folder import opened
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
 from raydpzv.errors import DataError, InputError
@@ -129,7 +129,7 @@ def test_the_runs_of_a_comparison_share_a_key_that_comes_back_from_any_of_them(t
     planned = list(plan.runs())
 
     def make(todo):
-        with begun(tmp_path, plan):
+        with opened(tmp_path, plan):
             one_by_one(
                 todo, tmp_path, progress=lambda _: None, ended=lambda run, why: None, stop=threading.Event()
             )

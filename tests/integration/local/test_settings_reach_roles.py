@@ -27,17 +27,11 @@ from tests.helpers.changed_settings import (
 from tests.helpers.dataset_files import write_mnist
 
 IMAGES, FLAT = ("data.source=wine", "split.how=columns"), ("data.source=breast_cancer", "split.how=columns")
-TABLE = (
-    "data.source=csv",
-    "data.file={files}/a.csv",
-    "data.target=label",
-    "split.how=columns",
-    "split.clients=2",
-)
+TABLE = ("data.source=csv", "data.file={files}/a.csv", "data.target=label")
 TIMES = ("data.source=survival", "data.file={files}/a.csv", "data.target=second", "model.kind=logistic")
 OUTSIDE = ("data.target=x", "data.classes=[0, 1, 2]", "data.other=0")
 HEADED = ("data.file={files}/headed.csv", "data.skip_lines=1")
-GENERATED = ("data.source=synthetic", "data.rows=120", "split.how=columns")
+GENERATED = ("data.source=synthetic", "data.rows=120")
 SERIES = (
     "data.source=synthetic_series",
     "data.rows=100",
@@ -95,7 +89,7 @@ COMMON = {
     "data.folder": Change('"{files}/b"', ("data.source=mnist", "data.folder={files}/a")),
     "data.file": Change('"{files}/b.csv"', TABLE),
     "data.target": Change('"second"', TABLE),
-    "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
+    "data.groups": Change('"y"', (*TABLE, 'data.groups="x"')),
     "data.skip_lines": Change("2", (*TABLE, *HEADED), refused='no column "label"'),
     "data.test_fraction": Change("0.4"),
     "data.categories": Change('["x"]', TABLE),
@@ -137,7 +131,9 @@ COMMON = {
     "resources.placement_timeout": Change("60.0", watch=("plan",)),
     "resources.labels": Change('{server = {zone = "a"}}', watch=("plan",)),
 }
+PLACED = Change("0.1", watch=("plan",))
 VERTICAL = COMMON | {
+    "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
     "data.time": Change('"x"', refused="takes no time"),
     "data.source": Change('"wine"', FLAT),
     "data.steps": Change("9", SERIES),
@@ -169,10 +165,9 @@ VERTICAL = COMMON | {
     "privacy.noise": Change('"system"'),
     "clock.kind": Change('"wall"', ("arrivals.rate=500", "budget.updates=8")),
     "arrivals.kind": Change('"constant"'),
-    "resources.client_cpus": Change("0.1", watch=("plan",)),
-    "resources.client_gpus": Change("0.1", watch=("plan",)),
-    "resources.server_cpus": Change("0.1", watch=("plan",)),
-    "resources.server_gpus": Change("0.1", watch=("plan",)),
+    **dict.fromkeys(
+        (f"resources.{of}_{what}s" for of in ("client", "server") for what in ("cpu", "gpu")), PLACED
+    ),
     "resources.client_actors": Change("2", watch=("plan",)),
     "resources.timeout": Change("1e-9", WAITING, refused="raise resources.timeout"),
     "budget.seconds": Change("1.0", ("budget.updates=12",)),
@@ -180,30 +175,21 @@ VERTICAL = COMMON | {
     "budget.adversary": Change('"paper"', SPENDING, watch=("updates", "stopped_by")),
     "record.staleness": Change("false"),
 }
+OF_USERS = {
+    "privacy.mode": '"user"',
+    "privacy.epsilon": "3.0",
+    "privacy.multiplier": "3.0",
+    "privacy.delta": "1e-5",
+    "privacy.clip": "0.1",
+    "privacy.against": '"client"',
+    "privacy.noise": '"seeded"',
+    "budget.epsilon": "3.0",
+}
 UNPROTECTED = "goes with methods that protect users"
 """What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
 HORIZONTAL = COMMON | {
     "data.time": Change('"y"', (*TIMES, "data.time=x")),
-    "privacy.mode": Change('"user"', refused=UNPROTECTED),
-    "privacy.epsilon": Change("3.0", refused=UNPROTECTED),
-    "privacy.multiplier": Change("3.0", refused=UNPROTECTED),
-    "privacy.delta": Change("1e-5", refused=UNPROTECTED),
-    "privacy.clip": Change("0.1", refused=UNPROTECTED),
-    "privacy.against": Change('"client"', refused=UNPROTECTED),
-    "privacy.noise": Change('"seeded"', refused=UNPROTECTED),
-    "budget.epsilon": Change("3.0", refused=UNPROTECTED),
-    "data.file": Change(COMMON["data.file"].to, TABLE[:3]),
-    "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
-    "data.groups": Change(COMMON["data.groups"].to, (*TABLE[:3], 'data.groups="x"')),
-    "data.categories": Change('["x"]', TABLE[:3]),
-    "data.other": Change("1", (*TABLE[:3], *OUTSIDE)),
-    "data.missing": Change(
-        '"refuse"', (*TABLE[:3], "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
-    ),
-    "data.skip_lines": Change("2", (*TABLE[:3], *HEADED), refused='no column "label"'),
-    "data.rows": Change("90", GENERATED[:2]),
-    "data.columns": Change("9", GENERATED[:2]),
-    "data.classes": Change("3", GENERATED[:2]),
+    **{key: Change(value, refused=UNPROTECTED) for key, value in OF_USERS.items()},
     "data.source": Change('"wine"', ("data.source=breast_cancer",)),
     "split.how": Change('"iid"'),
     "split.alpha": Change("0.1"),
@@ -219,7 +205,7 @@ HORIZONTAL = COMMON | {
     "users.columns": Change(
         '["y", "second"]',
         (
-            *TABLE[:3],
+            *TABLE,
             "split.how=users",
             "users.how=column",
             'users.columns=["x", "second"]',
@@ -235,11 +221,9 @@ HORIZONTAL = COMMON | {
     "arrivals.kind": Change('"constant"', PULLS),
     "arrivals.rate": Change("3.0", PULLS),
     "arrivals.file": Change(COMMON["arrivals.file"].to, (*PULLS, *COMMON["arrivals.file"].given)),
+    **dict.fromkeys(("resources.host_cpus", "resources.host_gpus", "resources.server_cpus"), PLACED),
     "resources.hosts": Change("2", watch=("plan",)),
     "resources.threads": Change("2", watch=("objectives",)),
-    "resources.host_cpus": Change("0.1", watch=("plan",)),
-    "resources.host_gpus": Change("0.1", watch=("plan",)),
-    "resources.server_cpus": Change("0.1", watch=("plan",)),
     "budget.seconds": Change("0.5", ("clock.compute=0.2",)),
     "record.snapshots": Change("2", watch=("snapshots",)),
     "record.fsync": Change("true", watch=("fsyncs",)),
@@ -317,26 +301,15 @@ PARTS = [
 ]
 """Settings that head and clients both use: each part alone, since the other would hide that it is cut off."""
 EXCEPTIONS = {
-    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "
-    "test_one_loss_too_many_ends_the_run",
+    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py",
     (
         "horizontal",
         "resources.restarts",
-    ): "matters when an actor dies: tests/integration/ray/test_horizontal.py, "
-    "test_beyond_its_restarts_a_run_fails_with_one_line_and_a_readable_folder",
+    ): "matters when an actor dies: tests/integration/ray/test_horizontal.py",
     ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_horizontal.py",
-    (
-        "horizontal",
-        "data.steps",
-    ): "sizes of series, which no model of horizontal learning takes; the vertical test",
-    (
-        "horizontal",
-        "data.tokens",
-    ): "sizes of texts, which no model of horizontal learning takes; the vertical test",
-    (
-        "horizontal",
-        "data.vocabulary",
-    ): "ids of texts, which no model of horizontal learning takes; the vertical test",
+    ("horizontal", "data.steps"): "of series, which only vertical models take; the vertical test",
+    ("horizontal", "data.tokens"): "of texts, which only vertical models take; the vertical test",
+    ("horizontal", "data.vocabulary"): "of texts, which only vertical models take; the vertical test",
 }
 """Settings that no run in this process can show, and where they are shown instead."""
 
@@ -346,9 +319,16 @@ def sections() -> list[object]:
     for kind, table, method in (("vertical", VERTICAL, "dpzv"), ("horizontal", HORIZONTAL, "decomfl")):
         for key, annotation in fields_of(kind):
             if (kind, key) not in EXCEPTIONS:
-                change = table.get(key, Change())
+                change = split_by_columns(kind, table.get(key, Change()))
                 found.append(pytest.param(method, key, change, annotation, id=f"{kind}-{key}"))
     return found
+
+
+def split_by_columns(kind: str, change: Change) -> Change:
+    """Give each of two parties columns of a table, where learning is vertical."""
+    if kind == "vertical" and {TABLE[0], GENERATED[0]} & set(change.given):
+        return dataclasses.replace(change, given=("split.how=columns", "split.clients=2", *change.given))
+    return change
 
 
 def change_of(method: str, key: str) -> Change:

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from raydpzv.storage.commits import latest
 
-from raydpzv.storage.filesystem import open_place
+from raydpzv.storage.filesystem import open_storage
+from raydpzv.storage.manifest import latest
 from tests.helpers.commands import call
 
 ROOT = Path(__file__).parents[3]
@@ -152,7 +152,7 @@ def submit(head, folder, line, *words, token=None, **here):
 
 def newest(storage):
     """Return the name of a storage's newest commit; names ascend."""
-    commit = latest(open_place(storage))
+    commit = latest(open_storage(storage))
     return commit.name if commit else ""
 
 

@@ -9,7 +9,7 @@ import ray
 
 from actors import run_pool as module
 from actors.run_pool import pack, side_by_side, slots, unpack
-from raydpzv.compare.folder import begun, left
+from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
 from raydpzv.errors import Unplaceable
@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 
 def make(comparison, root, ended, stop=None, progress=lambda standing: None):
-    with begun(root, comparison):
+    with opened(root, comparison):
         side_by_side(
-            left(root, comparison), root, progress=progress, ended=ended, stop=stop or threading.Event()
+            unfinished(root, comparison), root, progress=progress, ended=ended, stop=stop or threading.Event()
         )
 
 
@@ -44,9 +44,9 @@ def test_side_by_side_has_the_rows_of_one_after_the_other(tmp_path):
     )
     assert set(reasons.values()) == {""}
     assert max(start_immediately) == 2
-    with begun(tmp_path / "local", comparison):
+    with opened(tmp_path / "local", comparison):
         one_by_one(
-            left(tmp_path / "local", comparison),
+            unfinished(tmp_path / "local", comparison),
             tmp_path / "local",
             progress=keep,
             ended=lambda planned, why: None,
@@ -71,7 +71,7 @@ def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path):
     stopped = [row for row in collect(comparison, tmp_path).runs.to_pylist() if row["status"] == "stopped"]
     assert len(stopped) == len(over)
     assert all(0 < row["updates"] < many for row in stopped)
-    assert len(left(tmp_path, comparison)) == len(list(comparison.runs()))
+    assert len(unfinished(tmp_path, comparison)) == len(list(comparison.runs()))
 
 
 def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_path, monkeypatch):
@@ -100,16 +100,16 @@ def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_
     assert "lost" in reasons[killed[0]]
     rows = collect(comparison, tmp_path, reasons).runs.to_pylist()
     assert [row["run"] for row in rows if row["outcome"] == "failed"] == killed
-    assert [planned.folder for planned in left(tmp_path, comparison)] == killed
+    assert [planned.folder for planned in unfinished(tmp_path, comparison)] == killed
     make(comparison, tmp_path, ended)
-    assert left(tmp_path, comparison) == []
+    assert unfinished(tmp_path, comparison) == []
     assert set(reasons.values()) == {""}
 
 
 def test_a_folder_travels_whole(tmp_path):
     comparison = small_comparison(seeds=(0,), methods=())
-    with begun(tmp_path, comparison):
-        planned = left(tmp_path, comparison)[:1]
+    with opened(tmp_path, comparison):
+        planned = unfinished(tmp_path, comparison)[:1]
         one_by_one(
             planned, tmp_path, progress=lambda s: None, ended=lambda p, w: None, stop=threading.Event()
         )

@@ -12,52 +12,24 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.errors import InputError, ReplayMismatch
+from raydpzv.errors import ReplayMismatch
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
-from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.mezo import mezo_settings
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.store import digest
 from tests.helpers.kills import kill_at
 from tests.helpers.small_horizontal import (
-    METHODS,
     OFTEN,
-    SEEDED,
     SMALL,
     resume,
     same,
     small,
-    stop_after,
     stopped,
 )
-
-
-@pytest.mark.parametrize("kind", METHODS)
-def test_a_stopped_run_goes_on_to_the_bits_of_an_uninterrupted_one(tmp_path: Path, kind: str) -> None:
-    spec = small(kind, OFTEN)
-    whole = scenarios.run(spec)
-    stopped(spec, tmp_path / "run", 9)
-    stop, progress = stop_after(17)
-    middle = resume(tmp_path / "run", stop=stop, progress=progress).summary
-    assert (middle["status"], middle["updates"]) == ("stopped", 17)
-    seen: list[int] = []
-    end = resume(
-        tmp_path / "run", progress=lambda status: None if status.stage else seen.append(status.updates)
-    )
-    same(end, whole)
-    assert seen[0] >= 16
-    assert digest(RunFolder.open(tmp_path / "run").rows()) == whole.summary["digest"]
-    with pytest.raises(InputError, match="complete"):
-        resuming_horizontal(tmp_path / "run")
-    if kind in SEEDED:
-        again = rebuild(tmp_path / "run")
-        assert (again.verified, again.updates) == (True, 24)
-        assert again.models[MODEL].tobytes() == whole.models[MODEL].tobytes()
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "pulling", "fedavg", "fedzo", "asynchronous"])

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import pytest
 
 import scenarios
-from raydpzv.errors import InputError, StoppedEarly
+from raydpzv.errors import StoppedEarly
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.run_folder import RunFolder, drop_checkpoints
+from raydpzv.records.run_folder import drop_checkpoints
 from raydpzv.records.run_writer import NEXT, OLD
 from raydpzv.records.store import digest, read_rows
 from tests.helpers.kills import kill_at
@@ -22,38 +22,6 @@ from tests.helpers.programs import Forked
 from tests.helpers.reopened import beside
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
-
-MESSY = (
-    "clock.compute=0.2",
-    "clock.compute_law=exponential",
-    "network.latency=0.05",
-    "network.up=50000",
-    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
-)
-
-
-@pytest.mark.parametrize("overrides", [(), MESSY, ("method.perturbations=2",), ("privacy.mode=none",)])
-def test_a_stopped_run_continues_to_the_bits_of_an_uninterrupted_one(small, tmp_path, overrides):
-    if overrides == ("privacy.mode=none",):
-        spec = scenarios.load("frozen", ["budget.updates=120", "evaluate.every=40"])
-    else:
-        spec = small(*overrides)
-    whole = scenarios.run(spec).summary
-    stop, progress = stop_after(35)
-    first = scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop).summary
-    assert (first["status"], first["updates"]) == ("stopped", 35)
-    stop, progress = stop_after(70)
-    experiment, folder, _ = resuming(tmp_path / "run")
-    second = run_prepared(experiment, folder, runner="local", progress=progress, stop=stop).summary
-    assert second["updates"] == 70
-    experiment, folder, _ = resuming(tmp_path / "run")
-    third = run_prepared(experiment, folder, runner="local").summary
-    assert third["status"] == "done"
-    assert third["digest"] == whole["digest"]
-    assert third["model_digest"] == whole["model_digest"]
-    assert digest(RunFolder.open(tmp_path / "run").rows()) == whole["digest"]
-    with pytest.raises(InputError, match="complete"):
-        resuming(tmp_path / "run")
 
 
 def test_releases_on_record_are_sent_again_not_drawn_again(small, tmp_path):
@@ -116,22 +84,6 @@ def test_what_only_the_ledger_knows_is_sent_again_too(small, tmp_path):
     assert after[:60] == kept.scalar.tolist()
     assert len(after) == end["ledger"]["pairs"] == end["ledger"]["updates"] == 120
     assert replay(folder).ledger == end["ledger"]["digest"]
-
-
-def test_the_ledger_of_a_continued_run_is_that_of_an_uninterrupted_one(small, tmp_path):
-    spec = small(*MESSY, "method.perturbations=2", "record.flush=0.001")
-    whole = scenarios.run(spec).summary["ledger"]
-    folder = tmp_path / "run"
-    kill_at(30, spec, folder)
-    kill_at(70, spec, folder)
-    stop, progress = stop_after(90)
-    experiment, continued, _ = resuming(folder)
-    part = run_prepared(experiment, continued, runner="local", progress=progress, stop=stop).summary
-    assert (part["ledger"]["updates"], part["updates"]) == (90, 90)
-    experiment, continued, _ = resuming(folder)
-    assert (
-        run_prepared(experiment, continued, runner="local").summary["ledger"]["digest"] == (whole["digest"])
-    )
 
 
 def test_a_continuation_that_did_not_reach_the_ledgers_end_claims_nothing(small, tmp_path):

@@ -20,32 +20,11 @@ from raydpzv.records import checkpoint, write_ahead_log
 from raydpzv.records.checkpoint import Checkpoint, before
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.registry import METHODS
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
+from tests.helpers.small_vertical import RECORD, scenario
 from tests.helpers.sound_runs import sound, table
-
-SMALL_RECORD = ("record.checkpoint_updates=10", "record.flush=1000")
-SMALL = (
-    *("budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"),
-    *(*SMALL_RECORD, "privacy.noise=seeded"),
-    *("clock.compute=0.2", "clock.compute_law=exponential", "network.latency=0.05", "network.up=50000"),
-)
-SCENARIOS = {"dpzv": "digits_dpzv"}
-CASES = [
-    *[(name, ()) for name, found in METHODS.items() if found.kind == "vertical"],
-    ("dpzv", ("method.server=zo", "method.batches=poisson", "method.perturbations=2")),
-    ("zoo_vfl", ("method.server=zo_one_sided",)),
-    ("vafl", ("method.query_first=true", "privacy.mode=none")),
-    ("vafl", ("method.max_delay=3", "privacy.mode=none")),
-    ("vafl", ("method.synchrony=t-synchronous", "method.wait_for=3", "method.noise_on=gradient")),
-    ("czofo", ("method.upload_bits=4", "method.answer_bits=8", "method.momentum=0.5")),
-]
-
-
-def scenario(name, *overrides):
-    return scenarios.load(SCENARIOS.get(name, name), [*SMALL, *overrides])
 
 
 def go_on(folder, **options):
@@ -65,26 +44,6 @@ def test_a_ledger_is_read_once_to_go_on_with_its_run(tmp_path, monkeypatch):
     assert [named.get("write", False) for named in opened] == [False]
     assert going_on.read_ledger is None, "nobody else takes it"
     assert summary["digest"] == scenarios.run(spec).summary["digest"]
-
-
-@pytest.mark.parametrize("engine", ["compiled", "torch"])
-@pytest.mark.parametrize(("name", "overrides"), CASES, ids=lambda value: "-".join(value) if value else "")
-def test_a_run_killed_twice_goes_on_from_its_checkpoints_to_the_same_bits(tmp_path, name, overrides, engine):
-    spec = scenario(name, *overrides, f"model.engine={engine}")
-    whole, folder = scenarios.run(spec).summary, tmp_path / "run"
-    kill_at(24, spec, folder)
-    kill_at(48, spec, folder)
-    checkpoint = RunFolder.open(folder).checkpoint()
-    assert checkpoint is not None
-    assert 40 <= checkpoint.round < 48
-    served = []
-    end = go_on(folder, progress=lambda status: served.append(status.updates))
-    for field in ("digest", "model_digest", "bytes_up", "bytes_down", "epsilon", "vector_length"):
-        assert end.get(field) == whole.get(field), field
-    assert min(count for count in served if count) >= checkpoint.round
-    assert end.get("ledger", {}).get("digest") == whole.get("ledger", {}).get("digest")
-    assert end["checkpoints"]["count"] > 0
-    assert RunFolder.open(folder).checkpoint() is None
 
 
 SYSTEM = {
@@ -115,7 +74,7 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
     """Also sums that wait for the rest of their release, the mean of the last models, and the account."""
     if kind == "proved":
         waiting = ["method.gather=4", "method.average=0.8", "method.server=joint"]
-        spec = sound(table(tmp_path / "table.csv"), *waiting, *SMALL_RECORD)
+        spec = sound(table(tmp_path / "table.csv"), *waiting, *RECORD)
     else:
         spec = scenario("dpzv", *SYSTEM[kind])
     end, copy = copied_at(48, spec, tmp_path / "run")

@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from raydpzv.compare.file import MethodEntry
-from raydpzv.compare.folder import begun, left
+from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, run_planned
 from raydpzv.errors import SpecError
@@ -26,9 +26,9 @@ def comparison(*overrides, **changes):
 
 def make(plan, root, todo=None):
     found = {}
-    with begun(root, plan):
+    with opened(root, plan):
         one_by_one(
-            left(root, plan) if todo is None else todo,
+            unfinished(root, plan) if todo is None else todo,
             root,
             progress=lambda standing: None,
             ended=lambda planned, reason: found.update({planned.folder: reason}),
@@ -61,7 +61,7 @@ def outcome(plan, root, reasons=None):
 def test_a_run_of_another_scenario_is_neither_kept_nor_believed(copy):
     longer = comparison("budget.updates=80")
     (copy / "comparison.toml").write_text(longer.as_toml())
-    assert len(left(copy, longer)) == 4
+    assert len(unfinished(copy, longer)) == 4
     reasons = make(longer, copy)
     assert all("not what the comparison plans" in why for why in reasons.values())
     assert outcome(longer, copy, reasons)[0] == "failed"

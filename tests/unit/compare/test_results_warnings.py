@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
-from raydpzv.compare.folder import begun, left
+from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import one_by_one
 from raydpzv.report.comparison_page import About, write_comparison
@@ -67,9 +67,9 @@ def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
         ),
     )
     comparison = resolved(file, ["budget.updates=40", "evaluate.every=20", "data.test_rows=200"])
-    with begun(tmp_path / "out", comparison):
+    with opened(tmp_path / "out", comparison):
         one_by_one(
-            left(tmp_path / "out", comparison),
+            unfinished(tmp_path / "out", comparison),
             tmp_path / "out",
             progress=lambda standing: None,
             ended=lambda planned, reason: None,

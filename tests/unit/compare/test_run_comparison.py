@@ -11,7 +11,7 @@ import pytest
 
 import scenarios
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
-from raydpzv.compare.folder import begun, left
+from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_ready, finished, one_by_one, run_planned
 from raydpzv.errors import DataError, InputError, SpecError
@@ -29,8 +29,8 @@ def make(comparison, root, stop_after=None):
         if len(found) == stop_after:
             stop.set()
 
-    with begun(root, comparison):
-        one_by_one(left(root, comparison), root, progress=lambda standing: None, ended=ended, stop=stop)
+    with opened(root, comparison):
+        one_by_one(unfinished(root, comparison), root, progress=lambda standing: None, ended=ended, stop=stop)
     return found
 
 
@@ -85,13 +85,13 @@ def test_claims_are_those_of_the_runs_with_noise(made):
 
 def test_a_finished_comparison_has_nothing_left_and_more_seeds_add_runs(made):
     comparison, root = made
-    assert left(root, comparison) == []
+    assert unfinished(root, comparison) == []
     wider = small_comparison(seeds=(0, 1, 2))
-    with begun(root, wider):
-        assert {planned.spec.seed for planned in left(root, wider)} == {2}
-    with pytest.raises(InputError, match="begun with seed 2 too"), begun(root, comparison):
+    with opened(root, wider):
+        assert {planned.spec.seed for planned in unfinished(root, wider)} == {2}
+    with pytest.raises(InputError, match="begun with seed 2 too"), opened(root, comparison):
         pass
-    with begun(root, wider):  # as it was for the other tests
+    with opened(root, wider):  # as it was for the other tests
         (root / "comparison.toml").write_text(comparison.as_toml())
 
 
@@ -144,14 +144,14 @@ def test_divergence_is_a_result_that_stays_and_any_other_failure_is_tried_again(
     reasons = make(comparison, root)
     wild = next(p.folder for p in comparison.runs() if p.line.label == "wild")
     assert "not" in reasons[wild]
-    assert left(root, comparison) == []
+    assert unfinished(root, comparison) == []
     row = collect(comparison, root, reasons).runs.filter(pc.field("label") == "wild").to_pylist()[0]
     assert (row["outcome"], row["status"]) == ("diverged", "failed")
     assert "finite" in row["reason"]
-    assert left(root, comparison) == []
+    assert unfinished(root, comparison) == []
     summary = root / RUNS_FOLDER / wild / "summary.json"
     summary.write_text(summary.read_text().replace('"failure": "diverged"', '"failure": null'))
-    assert [planned.folder for planned in left(root, comparison)] == [wild]
+    assert [planned.folder for planned in unfinished(root, comparison)] == [wild]
 
 
 def test_a_failure_without_a_folder_is_told(tmp_path):
@@ -176,14 +176,18 @@ def test_rows_without_a_run_say_so(made, tmp_path):
 
 def test_one_process_at_a_time_and_no_foreign_folder(made, tmp_path):
     comparison, root = made
-    with begun(root, comparison), pytest.raises(InputError, match="another process"), begun(root, comparison):
+    with (
+        opened(root, comparison),
+        pytest.raises(InputError, match="another process"),
+        opened(root, comparison),
+    ):
         pass
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("mine")
-    with pytest.raises(InputError, match="something else"), begun(tmp_path / "letters", comparison):
+    with pytest.raises(InputError, match="something else"), opened(tmp_path / "letters", comparison):
         pass
     other = small_comparison("method.batch=32")
-    with pytest.raises(InputError, match="another comparison"), begun(root, other):
+    with pytest.raises(InputError, match="another comparison"), opened(root, other):
         pass
 
 

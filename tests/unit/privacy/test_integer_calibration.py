@@ -303,6 +303,13 @@ def test_an_outsiders_budget_counts_releases() -> None:
         assert not account.would_exceed(release, 1.01, "external")
         account.charge(release)
     assert account.would_exceed(release, 0.99, "external")
+    found = solve(external(), epsilon=1.0, updates=30)
+    longest = solve(external(), epsilon=1.0, noise_multiplier=found.noise_multiplier)
+    account = longest.account()
+    for _ in range(longest.releases):
+        assert not account.would_exceed(release, 1.0, "external")
+        account.charge(release)
+    assert account.would_exceed(release, 1.0, "external"), "not one release more than planned"
 
 
 def test_a_run_solved_for_its_epsilon_ends_on_it() -> None:

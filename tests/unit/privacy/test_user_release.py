@@ -122,6 +122,8 @@ def test_no_two_shares_are_the_same_noise() -> None:
 def test_a_receipt_says_what_was_done() -> None:
     _, receipt = noise(seeded=False).share(3, 4, (0, 0, 0), pairs=17, nonfinite=2)
     assert receipt == ("discrete gaussian", "system", 5.0 * 255 / 2, 510.0, 255.0, 1, 17, 2)
+    _, rounded = noise(seeded=False).share(3, 4, (0, 0, 0), pairs=17, nonfinite=2, beyond=5.0)
+    assert rounded[2:5] == (5.0 * 260 / 2, 520.0, 260.0)
 
 
 def test_without_noise_there_is_none() -> None:

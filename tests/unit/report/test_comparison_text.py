@@ -6,7 +6,7 @@ import math
 import re
 
 from raydpzv.report import comparison_text as rows_of
-from raydpzv.report.comparison_privacy import HEADS, compared_privacy
+from raydpzv.report.comparison_privacy import compared_privacy
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
 from tests.helpers.synthetic_comparison import MECHANISM, Made, field, printed
 
@@ -125,7 +125,7 @@ def test_the_largest_epsilon_of_the_seeds_counts_and_is_proved_only_if_all_are()
         "a", 1.0, 7.0, seed=2, holds=False
     )
     found = compared_privacy(made.tables[2], made.tables[0])
-    (row,) = [dict(zip(HEADS, r.cells, strict=True)) for r in found.rows]
+    (row,) = [dict(zip(found.grid.heads, cells, strict=True)) for cells in found.grid.rows]
     assert (row["ε"], row["standing"]) == ("9.5", "claimed, not proved")
     assert (row["mechanism"], row["relation"], row["accountant"]) == (
         MECHANISM,
@@ -156,7 +156,7 @@ def test_equal_claims_stand_once_and_unequal_ones_apart() -> None:
         made.claim(
             label, epsilon, math.inf, adversary="server", mechanism="none", accountant="none", holds=False
         )
-    rows = [r.cells for r in compared_privacy(made.tables[2], made.tables[0]).rows]
+    rows = compared_privacy(made.tables[2], made.tables[0]).grid.rows
     assert [r[:5] for r in rows] == [
         ("a; b", "10", "client, external", "replace", "80"),
         ("a; b", "10", "client", "add/remove", "40"),

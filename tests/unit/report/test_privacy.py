@@ -58,8 +58,8 @@ def test_what_rows_share_stands_once_above_and_every_note_once_below() -> None:
 def test_rows_say_relation_standing_and_sensitivity() -> None:
     found = privacy_table(CLAIMS)
     assert found is not None
-    heads = [head.partition("\n")[0] for head in found.heads]
-    cells = [dict(zip(heads, found.cells(row), strict=True)) for row in found.rows]
+    heads = [head.partition("\n")[0] for head in found.grid.heads]
+    cells = [dict(zip(heads, row, strict=True)) for row in found.grid.rows]
     assert [c["standing"] for c in cells] == ["claimed", "proved", "proved", "proved", "nothing proved"]
     assert [c["ε"] for c in cells] == ["1", "8.25", "3.75", "1.01", "∞"]
     assert [c["sensitivity"] for c in cells] == ["0.3125", "0.3125", "0.1562", "0.3125", "–"]

@@ -14,7 +14,7 @@ import scenarios
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.population import Exploit, Turn
 from raydpzv.search.search_plan import Population, SearchPlan, trials_of
-from raydpzv.search.trial_results import CUT, DIVERGED, DONE, STOPPED, TrialStanding
+from raydpzv.search.trial_results import CUT, DIVERGED, DONE, STOPPED, TrialProgress
 from scenarios import search_progress
 from scenarios.search_progress import SearchProgress
 
@@ -97,8 +97,8 @@ def lines_of(console):
 @pytest.fixture
 def record(monkeypatch):
     """What stands in the search's folder, by trial: put there by hand."""
-    found: dict[int, TrialStanding] = {}
-    monkeypatch.setattr(search_progress, "trial_standing", lambda folder, plan, number: found.get(number))
+    found: dict[int, TrialProgress] = {}
+    monkeypatch.setattr(search_progress, "trial_progress", lambda folder, plan, number: found.get(number))
     return found
 
 
@@ -122,9 +122,9 @@ def test_the_best_so_far_is_over_and_did_not_diverge(plan, record, metric, worse
             watch.reported(trial, {"updates": 10, metric: better})
         assert best(watch) is None, "all are at work"
         for trial, found, said in (
-            (0, TrialStanding(DIVERGED, "its loss is nan", 20, math.nan), None),
-            (1, TrialStanding(DONE, "", 40, worse), f"{metric} {worse}, trial 1"),
-            (2, TrialStanding(DONE, "", 20, better), f"{metric} {better}, trial 2"),
+            (0, TrialProgress(DIVERGED, "its loss is nan", 20, math.nan), None),
+            (1, TrialProgress(DONE, "", 40, worse), f"{metric} {worse}, trial 1"),
+            (2, TrialProgress(DONE, "", 20, better), f"{metric} {better}, trial 2"),
         ):
             record[trial] = found
             watch.ended(trial, "")
@@ -145,30 +145,30 @@ def test_before_a_trial_is_over_the_best_is_one_of_those_that_stood_after_most_u
         for leg, found, said in (
             (
                 TrialLeg(0, 0, 10),
-                TrialStanding(STOPPED, "", 10, 0.5),
+                TrialProgress(STOPPED, "", 10, 0.5),
                 "accuracy 0.5, trial 0 after 10 updates",
             ),
             (
                 TrialLeg(1, 0, 10),
-                TrialStanding(STOPPED, "", 10, 0.9),
+                TrialProgress(STOPPED, "", 10, 0.9),
                 "accuracy 0.9, trial 1 after 10 updates",
             ),
             (
                 TrialLeg(0, 10, 20, 0.5),
-                TrialStanding(STOPPED, "", 20, 0.4),
+                TrialProgress(STOPPED, "", 20, 0.4),
                 "accuracy 0.4, trial 0 after 20 updates",
             ),
             (
                 TrialLeg(1, 10, 20, 0.9),
-                TrialStanding(STOPPED, "", 20, 0.6),
+                TrialProgress(STOPPED, "", 20, 0.6),
                 "accuracy 0.6, trial 1 after 20 updates",
             ),
             (
                 TrialLeg(1, 20, None, 0.6),
-                TrialStanding(DIVERGED, "", 40, math.nan),
+                TrialProgress(DIVERGED, "", 40, math.nan),
                 "accuracy 0.4, trial 0 after 20 updates",
             ),
-            (TrialLeg(0, 20, None, 0.4), TrialStanding(DONE, "", 40, 0.3), "accuracy 0.3, trial 0"),
+            (TrialLeg(0, 20, None, 0.4), TrialProgress(DONE, "", 40, 0.3), "accuracy 0.3, trial 0"),
         ):
             before = best(watch)
             watch.sent(leg)
@@ -183,7 +183,7 @@ def test_a_trial_that_breaks_off_is_not_the_best_any_more(plan, record):
     plan = replace(plan, scheduler="pbt", population=Population(space=(), interval=10, quantile=0.5, seed=0))
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
-        record[0] = TrialStanding(STOPPED, "", 10, 0.5)
+        record[0] = TrialProgress(STOPPED, "", 10, 0.5)
         watch.leg(10, plan.trials)
         watch.began(0)
         watch.ended(0, "")
@@ -200,7 +200,7 @@ def test_what_a_trial_had_come_to_before_it_took_a_donor_is_not_the_best(plan, r
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
         watch.leg(10, plan.trials[:2])
         for trial, value in ((0, 0.5), (1, 0.9)):
-            record[trial] = TrialStanding(STOPPED, "", 10, value)
+            record[trial] = TrialProgress(STOPPED, "", 10, value)
             watch.began(trial)
             watch.ended(trial, "")
         assert best(watch) == "accuracy 0.9, trial 1 after 10 updates"
@@ -209,7 +209,7 @@ def test_what_a_trial_had_come_to_before_it_took_a_donor_is_not_the_best(plan, r
 
 
 def test_what_was_reached_before_an_interruption_counts(plan, record):
-    record |= {0: TrialStanding(DONE, "", 40, 0.7), 1: TrialStanding(CUT, "", 20, 0.9)}
+    record |= {0: TrialProgress(DONE, "", 40, 0.7), 1: TrialProgress(CUT, "", 20, 0.9)}
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 1, console, {}, NOWHERE) as watch:
         assert best(watch) == "accuracy 0.7, trial 0"
@@ -234,7 +234,7 @@ def test_a_trial_that_goes_on_is_told_of_and_is_not_over(plan, record):
             console.print(watch.line(), soft_wrap=True)
             for accuracy in (0.5, 0.25):
                 watch.reported(leg.trial, {"updates": updates, "accuracy": accuracy})
-            record[leg.trial] = TrialStanding(STOPPED if leg.until else DONE, "", updates, 0.5)
+            record[leg.trial] = TrialProgress(STOPPED if leg.until else DONE, "", updates, 0.5)
             watch.ended(leg.trial, "")
     said = [line for line in lines_of(console) if "trials begun" not in line]
     assert said == [
@@ -254,7 +254,7 @@ def test_trials_that_began_before_an_interruption_are_counted_once(plan, record,
     plan = replace(plan, scheduler="asha", grace=10, promotes=True)
     begun = {"0000", "0001"}
     monkeypatch.setattr(search_progress.RunFolder, "begun", staticmethod(lambda path: path.name in begun))
-    record[0] = TrialStanding(STOPPED, "", 10, 0.5)
+    record[0] = TrialProgress(STOPPED, "", 10, 0.5)
     console = Console(file=io.StringIO(), width=200, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
         for leg in (TrialLeg(1, 0, 10), TrialLeg(2, 0, 10)):

@@ -102,7 +102,7 @@ def test_what_is_left_goes_to_the_best_as_long_as_it_suffices_for_their_whole_wa
     legs, made = played(found, lambda trial, updates: trial / 10, workers=1)
     assert made[7] == made[6] == BUDGET, "the best of all"
     assert found.next() is None
-    stand = {n: updates for n, updates, _ in found.standing}
+    stand = {n: updates for n, updates, _ in found.paused}
     assert sorted([*stand, *(n for n in made if made[n] == BUDGET)]) == list(range(8))
     assert sum(made.values()) + BUDGET - max(stand.values()) > SHARE * 8 * BUDGET, "not one more"
     assert legs[-1].trial not in stand, "nobody is sent where it would have to stay"
@@ -153,7 +153,7 @@ def test_a_trial_without_a_metric_or_that_is_over_does_not_go_on():
         over.send(trial, 0)
         over.arrived(trial, value, over=value == 0.9)
     assert over.next().trial == 3, "the best of three is over, and one goes on"
-    assert [n for n, *_ in over.standing] == [1, 2]
+    assert [n for n, *_ in over.paused] == [1, 2]
     last = bracket(2)
     for trial, value in enumerate((0.9, NONE)):
         last.send(trial, 0)

@@ -144,7 +144,7 @@ class Runs:
     def __init__(self, monkeypatch, values, over=()):
         self.at = dict[int, int]()
         monkeypatch.setattr(
-            promotion, "stands_there", lambda trial, path, until: self.at.get(trial.number) == until
+            promotion, "is_paused_at", lambda trial, path, until: self.at.get(trial.number) == until
         )
         monkeypatch.setattr(promotion, "finished", lambda planned, path: int(path.name) in over)
         monkeypatch.setattr(promotion, "metric_at", lambda path, metric, updates: values[int(path.name)])

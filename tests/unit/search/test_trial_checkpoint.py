@@ -41,7 +41,7 @@ def stopped_at(trial, copy: Path, at=AT):
     def evaluated(status, metrics):
         if status.updates == at and not stop.is_set():
             copy.mkdir()
-            trial.save(copy, {"updates": at}, stands=True)
+            trial.save(copy, {"updates": at}, paused=True)
             stop.set()
 
     assert run(trial, evaluated, stop)["status"] == "stopped"
@@ -91,7 +91,7 @@ def test_another_trial_continues_with_its_own_step_size(tmp_path):
     assert summary["digest"] == scenarios.run(planned).summary["digest"]
     # its own copy, and that of a trial which changes nothing, keep the schedule
     (tmp_path / "end").mkdir()
-    taker.save(tmp_path / "end", {"updates": 24}, stands=True)
+    taker.save(tmp_path / "end", {"updates": 24}, paused=True)
     lost = TrialRun(tmp_path / "c", digits("method.lr=0.01"), "b")
     lost.load(tmp_path / "end")
     assert lost.final_report()["updates"] == 24
@@ -141,7 +141,7 @@ def test_a_wall_clock_run_is_named_and_resumes_as_a_new_leg(tmp_path):
     def evaluated(status, metrics):
         if status.updates and not stop.is_set():
             seen.append(status.updates)
-            trial.save(copy, {"updates": status.updates}, stands=False)
+            trial.save(copy, {"updates": status.updates}, paused=False)
             stop.set()
 
     assert run(trial, evaluated, stop)["status"] == "stopped"
@@ -165,7 +165,7 @@ def test_a_finished_run_reports_what_it_measured_and_is_no_donor(tmp_path):
     for name in ("accuracy", "loss", "validation_accuracy", "updates", "simulated_seconds"):
         assert report[name] == summary[name]
     (copy := tmp_path / "copy").mkdir()
-    trial.save(copy, report, stands=True)
+    trial.save(copy, report, paused=True)
     with pytest.raises(DataError, match="has no checkpoint from which another trial could resume"):
         TrialRun(tmp_path / "b", digits("data.validation_fraction=0.2"), "b").load(copy)
 

@@ -34,12 +34,12 @@ from raydpzv.search.trial_results import (
     DIVERGED,
     DONE,
     STOPPED,
-    TrialStanding,
+    TrialProgress,
     _best,
     best_file,
     schedule_text,
     search_results,
-    trial_standing,
+    trial_progress,
 )
 
 SHORT = ["budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.test_rows=40"]
@@ -199,10 +199,10 @@ def test_what_all_trials_that_came_to_nothing_released_is_composed(tmp_path):
         (client.spent, together(4))
     ]
     assert client.sentence().startswith("Against client the whole search of 2 runs spent ε=")
-    assert trial_standing(tmp_path, plan, 0) == TrialStanding(
+    assert trial_progress(tmp_path, plan, 0) == TrialProgress(
         DIVERGED, results.rows[0]["reason"], 12, pytest.approx(math.nan, nan_ok=True)
     )
-    assert trial_standing(tmp_path, plan, 2) is None
+    assert trial_progress(tmp_path, plan, 2) is None
 
 
 def test_how_far_a_trial_has_come_is_where_it_stands_or_its_end(finished, tmp_path):
@@ -210,28 +210,28 @@ def test_how_far_a_trial_has_come_is_where_it_stands_or_its_end(finished, tmp_pa
     plan, folder = finished
     rows = search_results(folder, plan).rows
     for number in range(4):
-        assert trial_standing(folder, plan, number) == TrialStanding(DONE, "", 4, rows[number]["accuracy"])
-    assert trial_standing(folder, plan, 4) is None, "not started"
+        assert trial_progress(folder, plan, number) == TrialProgress(DONE, "", 4, rows[number]["accuracy"])
+    assert trial_progress(folder, plan, 4) is None, "not started"
     shutil.copytree(folder, tmp_path / "diverged")
     path = run_path(tmp_path / "diverged", plan.trials[0]) / "summary.json"
     path.write_text(
         json.dumps(json.loads(path.read_text()) | {"failure": "diverged", "failure_reason": "large"})
     )
-    found = trial_standing(tmp_path / "diverged", plan, 0)
+    found = trial_progress(tmp_path / "diverged", plan, 0)
     assert (found.status, found.why, math.isnan(found.value)) == (DIVERGED, "large", True), (
         "its loss is a number"
     )
     alone = search_of([("method.lr=0.1",)])
     with search_begun(tmp_path / "alone", alone):
         run(tmp_path / "alone", alone.trials[0], until=2)
-    assert trial_standing(tmp_path / "alone", alone, 0) is None
+    assert trial_progress(tmp_path / "alone", alone, 0) is None
     promoting = replace(alone, scheduler="asha", grace=2, promotes=True)
-    stands = trial_standing(tmp_path / "alone", promoting, 0)
+    stands = trial_progress(tmp_path / "alone", promoting, 0)
     assert (stands.status, stands.updates) == (STOPPED, 2)
     assert stands.value == metric_at(run_path(tmp_path / "alone", alone.trials[0]), "accuracy", 2)
     space = (Dimension("method.lr", "uniform", (0.1, 0.2)),)
     population = replace(alone, scheduler="pbt", population=Population(space, 2, 0.5, 0))
-    assert trial_standing(tmp_path / "alone", population, 0) == stands
+    assert trial_progress(tmp_path / "alone", population, 0) == stands
 
 
 def test_trials_of_users_compose_where_every_user_has_the_same_records(tmp_path):

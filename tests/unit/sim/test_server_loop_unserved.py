@@ -95,6 +95,21 @@ def test_an_upload_whose_service_fails_is_charged_before():
     assert counts.charged == [(0, 1, 2), (1, 1, 2)]
 
 
+@pytest.mark.parametrize(("of_uploads", "last"), [(True, (1, 1, 2)), (False, "given up")])
+def test_an_answer_that_a_failure_may_have_released_leaves_no_account(of_uploads, last):
+    class Broken(ToyServer):
+        def receive(self, upload):
+            raise ZeroDivisionError
+
+    counts = CountingGuard(of_uploads)
+    wall = LockedServerLoop(
+        ServerLoop(Broken(2), counts, Recorder(), Budget()), WallClock(), lambda which: 0.0, 2
+    )
+    with pytest.raises(ZeroDivisionError):
+        wall.exchange(noised(1), Activation(0.0, 0.0, False, 0.0), math.nan)
+    assert counts.charged[-1] == last
+
+
 class SomeHost(LocalExecutor):
     """Makes noised uploads when they are asked for; client 2's cannot be had if it is lost."""
 

@@ -114,4 +114,6 @@ def test_a_slow_server_is_a_stall_that_names_the_client(service, monkeypatch):
         with pytest.raises(Stalled, match=r"waited 0.1 s for the server's answer to client 3; raise resou"):
             slow.wake(3)
         hold.set()
+        with pytest.raises(TransportError):  # a late answer would be taken for this one's
+            slow.wake(3)
         slow.close()

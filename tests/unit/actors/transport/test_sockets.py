@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
 import struct
@@ -188,6 +189,23 @@ def test_an_answer_of_one_end_is_none_at_the_other():
     with pytest.raises(TransportError, match="does not have the run's secret"):
         prove(line, SECRET, listens=True)
     reflecting.join()
+
+
+def test_a_proof_that_leaves_the_peers_own_challenge_out_is_refused(pair):
+    """A proof covers both challenges, so that none of another handshake is valid in this one."""
+    peer, line = pair
+
+    def prove_half():
+        challenge = bytes(peer.receive(begins_within=5.0))
+        peer.send(os.urandom(len(challenge)))
+        peer.receive(begins_within=5.0)
+        peer.send(hmac.digest(SECRET, b"client" + challenge, "sha256"))
+
+    proving = threading.Thread(target=prove_half)
+    proving.start()
+    with pytest.raises(TransportError, match="does not have the run's secret"):
+        prove(line, SECRET, listens=True)
+    proving.join()
 
 
 def test_an_address_without_a_listener_is_named(monkeypatch):

@@ -1,0 +1,83 @@
+"""Runs of every method, stopped and killed in turn, come to the bits of an uninterrupted run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scenarios
+from raydpzv.errors import InputError
+from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.rebuild import rebuild
+from raydpzv.experiment.runner import continued
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import digest
+from raydpzv.registry import METHODS
+from tests.helpers import small_horizontal, small_vertical
+from tests.helpers.kills import kill_at
+from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
+
+VERTICAL = [
+    *[(name, ()) for name, found in METHODS.items() if found.kind == "vertical"],
+    ("dpzv", ("method.server=zo", "method.batches=poisson", "method.perturbations=2")),
+    ("dpzv", ("arrivals.rate=[1.0, 2.0, 0.5, 1.5]",)),
+    ("zoo_vfl", ("method.server=zo_one_sided",)),
+    ("vafl", ("method.query_first=true", "privacy.mode=none")),
+    ("vafl", ("method.max_delay=3", "privacy.mode=none")),
+    ("vafl", ("method.synchrony=t-synchronous", "method.wait_for=3", "method.noise_on=gradient")),
+    ("czofo", ("method.upload_bits=4", "method.answer_bits=8", "method.momentum=0.5")),
+]
+
+
+def stop_at(updates: int, spec: Any, folder: Path) -> None:
+    """Start or continue a run, and stop it as its user does."""
+    prepared, out = (prepare(spec), folder) if not folder.exists() else continued(folder)[:2]
+    stop, progress = stop_after(updates)
+    summary = run_prepared(prepared, out, stop=stop, progress=progress).summary
+    assert (summary["status"], summary["updates"]) == ("stopped", updates)
+
+
+def resumed(spec: Any, folder: Path) -> Any:
+    """Continue an interrupted run to its end, hold it against an uninterrupted one, and return that."""
+    whole, checkpoint = scenarios.run(spec), RunFolder.open(folder).checkpoint()
+    assert checkpoint is not None
+    prepared, opened, _ = continued(folder)
+    seen: list[int] = []
+    end = run_prepared(prepared, opened, progress=lambda status: seen.append(status.updates))
+    for field in ("digest", "model_digest", "updates", "bytes_up", "bytes_down", "epsilon", "vector_length"):
+        assert end.summary.get(field) == whole.summary.get(field), field
+    assert end.summary.get("ledger", {}).get("digest") == whole.summary.get("ledger", {}).get("digest")
+    assert (end.summary["status"], digest(RunFolder.open(folder).rows())) == ("done", whole.summary["digest"])
+    assert min(updates for updates in seen if updates) >= checkpoint.round
+    assert end.summary["checkpoints"]["count"] > 0
+    assert RunFolder.open(folder).checkpoint() is None
+    with pytest.raises(InputError, match="complete"):
+        continued(folder)
+    return whole
+
+
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+@pytest.mark.parametrize(
+    ("name", "changes"), VERTICAL, ids=lambda each: each if isinstance(each, str) else "-".join(each)
+)
+def test_an_interrupted_vertical_run_comes_to_the_same_bits(tmp_path, name, changes, engine):
+    spec, folder = small_vertical.scenario(name, *changes, f"model.engine={engine}"), tmp_path / "run"
+    for interrupt, updates in ((kill_at, 24), (stop_at, 35), (kill_at, 48)):
+        interrupt(updates, spec, folder)
+    resumed(spec, folder)
+
+
+@pytest.mark.parametrize("kind", small_horizontal.METHODS)
+def test_an_interrupted_horizontal_run_comes_to_the_same_bits(tmp_path, kind):
+    spec, folder = small_horizontal.small(kind, small_horizontal.OFTEN), tmp_path / "run"
+    for interrupt, updates in ((stop_at, 9), (kill_at, 13), (stop_at, 17)):
+        interrupt(updates, spec, folder)
+    whole = resumed(spec, folder)
+    if kind in small_horizontal.SEEDED:
+        again = rebuild(folder)
+        assert (again.verified, again.updates) == (True, 24)
+        assert again.models[MODEL].tobytes() == whole.models[MODEL].tobytes()
