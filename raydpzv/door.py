@@ -9,7 +9,7 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import parse
-from raydpzv.data.own import OwnData, as_array, labels, numbered_owners, own_data, side_by_side
+from raydpzv.data.own_data import OwnData, as_array, labels, numbered_owners, own_data, side_by_side
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle
 from raydpzv.registry import METHODS

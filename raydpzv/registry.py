@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import SpecError, suggest
-from raydpzv.foreign import is_foreign, resolve
+from raydpzv.foreign import is_foreign
 from raydpzv.package_check import import_module
 
 
@@ -23,7 +23,7 @@ class Registry(Mapping[str, Any]):
 
     kind: what an entry is, for messages ("method"); setting: the key of a scenario that names one. check: a function of
     name and entry, "module:function", that returns the entry or refuses it; asked once for each. own: users may name
-    an object of their own, "module:attribute"; a function of name and object makes an entry of it.
+    an object of their own, "module:attribute"; a function of that name, which returns an entry.
     """
 
     def __init__(
@@ -41,9 +41,12 @@ class Registry(Mapping[str, Any]):
                 f"Choose {', '.join(self._entries)}"
             )
         if name not in self._checked:
-            check = self._check if name in self._entries else self._own
-            found = _imported(self._entries[name]) if name in self._entries else resolve(name, self.setting)
-            self._checked[name] = _imported(check)(name, found) if check else found
+            if name in self._entries:
+                found = _imported(self._entries[name])
+                found = _imported(self._check)(name, found) if self._check else found
+            else:
+                found = _imported(self._own)(name)
+            self._checked[name] = found
         return self._checked[name]
 
     def __contains__(self, name: object) -> bool:
@@ -135,7 +138,7 @@ METHODS = Registry(
         "uldp_avg": f"{_HORIZONTAL}.uldp_avg:ULDP_AVG",
     },
     check="raydpzv.methods.descriptor:checked",
-    own="raydpzv.methods.descriptor:checked",
+    own="raydpzv.methods.descriptor:own_method",
 )
 """Descriptors (`raydpzv.methods.descriptor`) of all methods."""
 
@@ -169,7 +172,7 @@ DATA_SOURCES = Registry(
             "tcga_brca",
         )
     },
-    own="raydpzv.data.own:source",
+    own="raydpzv.data.own_data:source",
 )
 """`raydpzv.data.sources.Source` of every data set."""
 
@@ -229,7 +232,7 @@ BOTTOMS = Registry(
         "resnet18": "raydpzv.models.resnet:resnet18",
         "transformer": "raydpzv.models.transformer:transformer",
     },
-    own="raydpzv.models.own:model",
+    own="raydpzv.models.own_model:model",
 )
 """Client models: (shape of a record, hidden widths, embedding width[, vocabulary]) to a torch module."""
 
@@ -241,7 +244,7 @@ HEADS = Registry(
         "linear": "raydpzv.models.heads:one_layer",
         "sum": "raydpzv.models.heads:summed",
     },
-    own="raydpzv.models.own:model",
+    own="raydpzv.models.own_model:model",
 )
 """Server models: (clients, embedding width, hidden widths, classes) to a torch module."""
 
@@ -256,7 +259,7 @@ WHOLE_MODELS = Registry(
         "cnn_users": "raydpzv.models.whole:cnn_users",
         "mlp_normed": "raydpzv.models.whole:mlp_normed",
     },
-    own="raydpzv.models.own:model",
+    own="raydpzv.models.own_model:model",
 )
 """Models of horizontal learning: (shape of a record, hidden widths, outputs) to a torch module."""
 

@@ -19,15 +19,16 @@ import pyarrow as pa
 import torch
 
 from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
+from raydpzv.experiment.initial_model import layouts
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, StopAt
 from raydpzv.experiment.summary import Ending, summarise
-from raydpzv.files import sha256
+from raydpzv.files import sha256, write_npz
 from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
-from raydpzv.records.run_folder import drop_checkpoints, write_models
+from raydpzv.records.run_folder import INITIAL, drop_checkpoints, write_models
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
@@ -145,8 +146,11 @@ def run_folder(
         named = {"engine": experiment.engine, "scenario": scenario}
         operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}
-        facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
+        own = experiment.own_models()
+        facts = environment(runner, device) | named | experiment.fingerprint(operator.key) | layouts(own)
         folder = RunWriter.create(out, experiment.spec, facts, operator)
+        if own:
+            write_npz(folder.path / INITIAL, {name: model.flat for name, model in own.items()})
     start = RunStart(experiment.spec, scenario, runner, folder.path if folder else None)
     with folder or nullcontext():
         if folder and folder is out:

@@ -22,7 +22,7 @@ from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size
+from raydpzv.experiment.initial_model import MODEL, FirstModel, ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
@@ -32,7 +32,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.own import check_model
+from raydpzv.models.own_model import check_model
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
@@ -289,6 +289,9 @@ class PreparedHorizontal:
         if self.split.test.times is not None:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
+
+    def own_models(self) -> dict[str, FirstModel]:
+        return self.plan.own_models() if self.seeded else {}
 
     def model_name(self, party: str | int | None) -> str:
         """Return the name of the one model."""

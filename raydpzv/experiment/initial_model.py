@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
@@ -26,7 +27,7 @@ from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
 
 if TYPE_CHECKING:  # defines torch modules, and so loads torch
-    from raydpzv.models.own import OwnModel
+    from raydpzv.models.own_model import OwnModel
 
 _MOST_PARAMETERS = 10**11
 MODEL = "shared"
@@ -65,15 +66,47 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
 
 
 @dataclass(frozen=True)
+class FirstModel:
+    """A user's model before the first update, as a run keeps it: parameters float32 [d], and their layout."""
+
+    flat: np.ndarray
+    layout: str
+
+    @classmethod
+    def recorded(cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, FirstModel]:
+        """Return those of a recorded run by their names. Raises DataError."""
+        layouts = facts.get("layouts", {})
+        if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
+            raise DataError("environment.json, initial.npz: do not hold the same models; they are damaged")
+        return {name: cls(vectors[name], str(layouts[name])) for name in vectors}
+
+    @property
+    def identity(self) -> Model:
+        """What a ledger's header says of it."""
+        return Model(self.flat.size, self.layout, sha256(self.flat))
+
+
+def layouts(first: Mapping[str, FirstModel]) -> dict[str, Any]:
+    """Return what environment.json says of a user's models."""
+    return {"layouts": {name: model.layout for name, model in first.items()}} if first else {}
+
+
+@dataclass(frozen=True)
 class BottomPlan:
-    """The clients' models of a method with a ledger. shapes: of one record's features, client by client."""
+    """The clients' models of a method with a ledger. shapes: of one record's features, client by client.
+
+    first: models of a recorded run that only their user can make again, by name.
+    """
 
     spec: VerticalScenario
     shapes: tuple[tuple[int, ...], ...]
+    first: Mapping[str, FirstModel] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, spec: VerticalScenario, facts: Mapping[str, Any]) -> BottomPlan:
-        """Return the plan of a recorded run, from what its environment.json says. Raises DataError."""
+    def of(
+        cls, spec: VerticalScenario, facts: Mapping[str, Any], vectors: Mapping[str, np.ndarray]
+    ) -> BottomPlan:
+        """Return the plan of a recorded run, from what its environment.json and initial.npz say. Raises DataError."""
         try:
             shapes = tuple(tuple(int(n) for n in shape) for shape in facts["input_shapes"])
         except (KeyError, TypeError, ValueError):
@@ -82,7 +115,12 @@ class BottomPlan:
             raise DataError(
                 "environment.json: does not say what each client's model takes in (input_shapes); it is damaged"
             )
-        return cls(spec, shapes)
+        return cls(spec, shapes, FirstModel.recorded(vectors, facts))
+
+    def own_models(self) -> dict[str, FirstModel]:
+        """Return the models that only their user can make again."""
+        own = [m for m in range(len(self.shapes)) if is_foreign(self.spec.model.bottom_of(m))]
+        return {f"client {m}": _first(self.model(m)) for m in own}
 
     def facts(self) -> dict[str, Any]:
         """Return what `of` needs."""
@@ -94,12 +132,15 @@ class BottomPlan:
 
     def header(self) -> Header:
         """Return what identifies this run's ledger: one model per client."""
-        models = {f"client {m}": _identity(self.model(m)) for m in range(len(self.shapes))}
+        models = {f"client {m}": self._first(m).identity for m in range(len(self.shapes))}
         return Header(models, self._rule.law, self._rule.momentum)
 
     def replica(self, client: int) -> Replica:
         """Return a client's model before the first update, ready to follow the client's part of the ledger."""
-        return Replica(self.model(client).flat, self._rule, party=client)
+        return Replica(torch.tensor(self._first(client).flat), self._rule, party=client)
+
+    def _first(self, client: int) -> FirstModel:
+        return self.first.get(f"client {client}") or _first(self.model(client))
 
     def tail(self) -> int | None:
         """Return after which update of the ledger models go into the mean that is shown; None: the newest is shown."""
@@ -118,30 +159,37 @@ class BottomPlan:
         return self.updates.rule
 
 
-def _identity(model: FlatModel) -> Model:
-    return Model(model.size, model.layout, model.sha256())
+def _first(model: FlatModel) -> FirstModel:
+    return FirstModel(as_array(model.flat), model.layout)
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """shape: of one record's features; classes: that the labels have."""
+    """shape: of one record's features; classes: that the labels have; first: as of `BottomPlan`."""
 
     spec: HorizontalScenario
     shape: tuple[int, ...]
     classes: int
+    first: Mapping[str, FirstModel] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, spec: HorizontalScenario, facts: Mapping[str, Any]) -> ModelPlan:
-        """Return the plan of a recorded run, from what its environment.json says. Raises DataError."""
+    def of(
+        cls, spec: HorizontalScenario, facts: Mapping[str, Any], vectors: Mapping[str, np.ndarray]
+    ) -> ModelPlan:
+        """Return the plan of a recorded run, from what its environment.json and initial.npz say. Raises DataError."""
         try:
             shape, classes = tuple(int(n) for n in facts["input_shape"]), int(facts["classes"])
             if min(shape, default=0) < 1 or classes < 2:
                 raise ValueError
-            return cls(spec, shape, classes)
+            return cls(spec, shape, classes, FirstModel.recorded(vectors, facts))
         except (KeyError, TypeError, ValueError):
             raise DataError(
                 "environment.json: does not say what the run's model takes in (input_shape, classes); it is damaged"
             ) from None
+
+    def own_models(self) -> dict[str, FirstModel]:
+        """Return the model if only its user can make it again."""
+        return {MODEL: _first(self.model())} if is_foreign(self.spec.model.kind) else {}
 
     def facts(self) -> dict[str, Any]:
         """Return what `of` needs."""
@@ -177,6 +225,8 @@ class ModelPlan:
 
     def initial(self, device: str = "cpu") -> Vector:
         """Return the parameters before the first update, of the engine's kind: the same bits under either."""
+        if MODEL in self.first:
+            return torch.tensor(self.first[MODEL].flat, device=device)
         network = self._compiled()
         return network.initial(self._key) if network else self.model(device).flat
 
@@ -189,9 +239,10 @@ class ModelPlan:
     def header(self) -> Header:
         """Return what identifies this run's ledger; only for methods with a rule."""
         updates = self._seeded()
-        rule, network = updates.rule, self._compiled() or self.model()
+        rule, network = updates.rule, self.first.get(MODEL) or self._compiled() or self.model()
+        initial = as_array(self.initial())
         return Header(
-            {MODEL: Model(network.size, network.layout, sha256(as_array(self.initial())))},
+            {MODEL: Model(initial.size, network.layout, sha256(initial))},
             rule.law,
             rule.momentum,
             rule.damped,

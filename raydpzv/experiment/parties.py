@@ -28,7 +28,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.own import OwnModel, check_model
+from raydpzv.models.own_model import OwnModel, check_model
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hmac
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
 from raydpzv.data.users import Known, UserParts, check_least, share_users
 from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.initial_model import FirstModel
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header
@@ -175,6 +176,10 @@ class Prepared(Protocol):
 
     def class_shares(self) -> list[float]:
         """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
+        ...
+
+    def own_models(self) -> Mapping[str, FirstModel]:
+        """Return models that the ledger's updates move and only their user can make again, by name."""
         ...
 
     def model_name(self, party: str | int | None) -> str:

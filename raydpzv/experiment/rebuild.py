@@ -66,7 +66,7 @@ def rebuild(
             '--client: with method.revert = "add_back" every client had a model of its own that drifted from the '
             "ledger's and is not on record; leave --client out for the shared model"
         )
-    plan = ModelPlan.of(spec, folder.environment())
+    plan = ModelPlan.of(spec, folder.environment(), folder.first_models())
     with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
         updates = ledger.version if at is None else at
         if not 0 <= updates <= ledger.version:
@@ -218,7 +218,7 @@ def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = 
     spec = cast(VerticalScenario, folder.spec())
     if wrong := [m for m in clients if not 0 <= m < spec.split.clients]:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {wrong[0]}")
-    plan, rows = BottomPlan.of(spec, folder.environment()), folder.rows()
+    plan, rows = BottomPlan.of(spec, folder.environment(), folder.first_models()), folder.rows()
     with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
         updates = ledger.version if at is None else at
         if not 0 <= updates <= ledger.version:

@@ -13,7 +13,7 @@ import torch
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.vertical import Part, by_view, partition, without_client
 from raydpzv.errors import InputError
-from raydpzv.experiment.initial_model import BottomPlan, bottom_model
+from raydpzv.experiment.initial_model import BottomPlan, FirstModel, bottom_model
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import (
     TableChange,
@@ -144,6 +144,10 @@ class PreparedVertical:
     def class_shares(self) -> list[float]:
         tested = len(self.server.y_held_out) - self.server.validated
         return class_shares(self.server.y_held_out[:tested], self.server.classes)
+
+    def own_models(self) -> dict[str, FirstModel]:
+        plan = self.plan()
+        return plan.own_models() if plan else {}
 
     def model_name(self, party: str | int | None) -> str:
         """Return "server", or the name of a client's model."""

@@ -23,7 +23,7 @@ from raydpzv.engine.choice import ENGINES, Engine
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import SpecError
-from raydpzv.foreign import is_foreign
+from raydpzv.foreign import is_foreign, resolve
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
@@ -378,6 +378,11 @@ def checked(name: str, descriptor: Any) -> Method:
         raise SpecError(f'method "{name}": {complaint}')
     found: Method = descriptor
     return found
+
+
+def own_method(name: str) -> Method:
+    """Return the descriptor that a user's "module:attribute" names. Raises SpecError."""
+    return checked(name, resolve(name, "method.name"))
 
 
 def _complaints(name: str, descriptor: Any) -> Iterator[str]:

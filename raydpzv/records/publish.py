@@ -28,10 +28,10 @@ import tomli_w
 from raydpzv.config.paths import PATHS
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError
-from raydpzv.files import as_json, sha256, write_atomically
+from raydpzv.files import as_json, sha256, write_atomically, write_npz
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.claim_words import judge, of_users, stated, withheld
-from raydpzv.records.run_folder import ENVIRONMENT, PUBLISHED, SCENARIO, RunFolder, write_models
+from raydpzv.records.run_folder import ENVIRONMENT, INITIAL, PUBLISHED, SCENARIO, RunFolder, write_models
 from raydpzv.records.store import append_rows
 from raydpzv.records.summary_fields import shown
 
@@ -111,6 +111,8 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
         )
     append_rows(made, rows)
     write_models(made, models)
+    if first := folder.first_models():
+        write_npz(made / INITIAL, first)
     write_atomically(made / SCENARIO, tomli_w.dumps(what.settings).encode())
     write_atomically(made / ENVIRONMENT, as_json(what.environment).encode())
     write_atomically(made / PUBLISHED, as_json(what.summary).encode())
@@ -168,7 +170,7 @@ _ENVIRONMENT = (
         "engine",
         "scenario",
     ),
-    *("input_shapes", "input_shape", "classes"),
+    *("input_shapes", "input_shape", "classes", "layouts"),
 )
 
 

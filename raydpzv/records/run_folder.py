@@ -27,7 +27,7 @@ from raydpzv.records.summary_fields import check_format, faults
 from raydpzv.records.write_ahead_log import TAIL, last_round_in_logs
 
 SCENARIO, ENVIRONMENT = "scenario.toml", "environment.json"
-MODELS, SUMMARY = "models.npz", "summary.json"
+INITIAL, MODELS, SUMMARY = "initial.npz", "models.npz", "summary.json"
 PUBLISHED = "published.json"
 """In place of the summary in a folder that `publish` wrote."""
 
@@ -170,12 +170,20 @@ class RunFolder:
 
     def models(self) -> dict[str, np.ndarray]:
         """Return every party's flat parameters, float32 [d], by its name. Raises DataError."""
-        path = self.path / MODELS
-        try:
-            with np.load(path) as stored:
-                return {name.replace("_", " "): stored[name] for name in stored.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise damaged(path, "parameters by party", error) from None
+        return _vectors(self.path / MODELS)
+
+    def first_models(self) -> dict[str, np.ndarray]:
+        """Return models before the first update, float32 [d], that only their user can make again. Raises DataError."""
+        path = self.path / INITIAL
+        return _vectors(path) if path.exists() else {}
+
+
+def _vectors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path) as stored:
+            return {name.replace("_", " "): stored[name] for name in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise damaged(path, "parameters by party", error) from None
 
 
 def column_rows(folder: RunFolder, name: str, columns: Sequence[str]) -> pa.Table:

@@ -27,7 +27,7 @@ from raydpzv.records.checkpoint import (
     settle,
     write_checkpoint,
 )
-from raydpzv.records.run_folder import ENVIRONMENT, MODELS, SCENARIO, SUMMARY, RunFolder
+from raydpzv.records.run_folder import ENVIRONMENT, INITIAL, MODELS, SCENARIO, SUMMARY, RunFolder
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets
 from raydpzv.records.store import Extent, Rows, check_extents, cut_parts, read_all
 from raydpzv.records.write_ahead_log import TAIL, FolderRows, WriteAheadLog
@@ -38,7 +38,7 @@ then replace."""
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _OLDER_SUMMARY = "summary.before.json"
 """The summary of a run that was stopped and is resumed now."""
-_CONTENTS = (SCENARIO, OPERATOR, "rows", NEXT, OLD, TAIL, "ledger", CHECKPOINT, MODELS, SUMMARY)
+_CONTENTS = (SCENARIO, OPERATOR, "rows", NEXT, OLD, TAIL, "ledger", CHECKPOINT, INITIAL, MODELS, SUMMARY)
 
 
 class RunWriter(RunFolder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import raydpzv
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.keys import Key
+from tests.helpers.programs import Forked, said
 
 DRAW = (Key(0) / "own data").generator()
 Y = DRAW.integers(0, 3, 120)
@@ -99,6 +101,7 @@ def test_handed_over_test_rows_are_the_test_rows():
     assert run.summary["largest_class_share"] == pytest.approx(shares.max())
 
 
+PROGRAM = [sys.executable, "-m", "raydpzv"]
 TOML = """
 [data]
 source = "own_parts:rows"
@@ -146,8 +149,9 @@ def test_a_scenario_file_names_own_parts(folder):
     run = raydpzv.run(spec, out="run")
     assert run.models["shared"].size == 5 * 6 + 6 + 6 * 3 + 3
     assert "own_parts:Net" in as_toml(spec)
-    command = [sys.executable, "-m", "raydpzv", "run", "own.toml", "--out", "again"]
-    subprocess.run(command, check=True, cwd=folder, capture_output=True, env={**__import__("os").environ})
+    subprocess.run(
+        [*PROGRAM, "run", "own.toml", "--out", "again"], check=True, cwd=folder, capture_output=True
+    )
     again = np.load(folder / "again" / "models.npz")
     np.testing.assert_array_equal(again["shared"], run.models["shared"])
 
@@ -192,3 +196,62 @@ def test_wrong_names_and_options_are_refused(folder, change, complaint):
 def test_objects_that_do_not_fit_are_refused_before_the_run(call, kind, complaint):
     with pytest.raises(kind, match=complaint):
         raydpzv.run(call())
+
+
+HIDDEN = """
+import sys
+from pathlib import Path
+from raydpzv.experiment.rebuild import from_ledger
+run, client = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
+found = from_ledger(run, client=client)
+print(found.verified, {name: x.tobytes().hex()[:64] for name, x in found.models.items()})
+assert "own_parts" not in sys.modules
+"""
+
+
+def test_a_run_is_rebuilt_where_its_model_cannot_be_imported(folder, tmp_path):
+    horizontal = raydpzv.run(raydpzv.load("own.toml"), out="rows")
+    vertical = raydpzv.run(
+        raydpzv.vertical(words, [IDS[:, :3], IDS[:, 3:]], Y, updates=12, batch=16, embedding=3), out="columns"
+    )
+    (folder / "own_parts.py").unlink()
+    for run, client in ((horizontal, ()), (vertical, ("1",))):
+        printed = said(Forked(["-c", HIDDEN, str(run.path.resolve()), *client]))
+        name = f"client {client[0]}" if client else "shared"
+        assert printed.startswith("True")
+        assert run.models[name].tobytes().hex()[:64] in printed
+
+
+def test_named_weights_come_from_any_update(tmp_path):
+    scenario = raydpzv.vertical(words, [IDS[:, :3], IDS[:, 3:]], Y, updates=12, batch=16, embedding=3)
+    run = raydpzv.run(scenario, out=tmp_path / "run")
+    last, first = run.state_dict(1), run.state_dict(1, at=0)
+    assert list(last) == ["0.weight", "1.weight", "1.bias"]
+    flat = torch.cat([value.reshape(-1) for value in last.values()]).numpy()
+    np.testing.assert_array_equal(flat, run.models["client 1"])
+    assert any(not torch.equal(last[name], first[name]) for name in last)
+    assert run.state_dict("server").keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    with pytest.raises(InputError, match="each party has a model; give party="):
+        run.state_dict()
+    with pytest.raises(InputError, match="wanted a party from 0 to 1, got 2"):
+        run.state_dict(2)
+
+
+def test_a_run_resumes_with_its_own_model_alone(folder):
+    def resumed() -> subprocess.CompletedProcess:
+        return subprocess.run([*PROGRAM, "resume", "run"], cwd=folder, capture_output=True, text=True)
+
+    whole, stop = raydpzv.run(raydpzv.load("own.toml")), threading.Event()
+    raydpzv.run(
+        *(raydpzv.load("own.toml"), "run"),
+        stop=stop,
+        progress=lambda status: stop.set() if status.updates >= 2 else None,
+    )
+    (folder / "own_parts.py").write_text(PARTS.replace("nn.Tanh(), ", ""))
+    refused = resumed()
+    assert refused.returncode == 2, refused.stderr
+    assert "layout" in refused.stderr
+    (folder / "own_parts.py").write_text(PARTS)
+    assert resumed().returncode == 0
+    again = np.load(folder / "run" / "models.npz")["shared"]
+    np.testing.assert_array_equal(again, whole.models["shared"])

@@ -28,7 +28,7 @@ def by_hand(folder: Path, version: int) -> np.ndarray:
     opened = RunFolder.open(folder)
     spec = opened.spec()
     assert isinstance(spec, HorizontalScenario)
-    plan = ModelPlan.of(spec, opened.environment())
+    plan = ModelPlan.of(spec, opened.environment(), {})
     replica = plan.replica()
     with Ledger.open(folder / "ledger") as ledger:
         for round in range(1, version + 1):
@@ -166,7 +166,7 @@ def test_who_does_not_know_the_secret_rebuilds_another_model(tmp_path: Path) -> 
     run = scenarios.run(small("secret"), tmp_path / "run")
     spec = RunFolder.open(tmp_path / "run").spec()
     assert isinstance(spec, HorizontalScenario)
-    plan = ModelPlan.of(spec, RunFolder.open(tmp_path / "run").environment())
+    plan = ModelPlan.of(spec, RunFolder.open(tmp_path / "run").environment(), {})
     server = plan.replica(follows_secret=False)
     seeds = np.arange(9, dtype=np.uint64)
     assert np.array_equal(server.seeds(seeds), seeds)
@@ -185,4 +185,4 @@ def test_a_run_that_sends_weights_has_nothing_to_rebuild(tmp_path: Path) -> None
     folder = RunFolder.open(tmp_path / "run")
     facts = {k: v for k, v in folder.environment().items() if k != "input_shape"}
     with pytest.raises(DataError, match="input_shape"):
-        ModelPlan.of(small("fedavg"), facts)
+        ModelPlan.of(small("fedavg"), facts, {})

@@ -178,9 +178,9 @@ def test_a_rebuild_needs_no_data(small, tmp_path, monkeypatch):
     assert np.array_equal(rebuilt.models["client 2"], run.models["client 2"])
     folder = RunFolder.open(tmp_path / "run")
     facts = folder.environment()
-    assert BottomPlan.of(folder.spec(), facts).shapes == ((1, 2, 8),) * 4
+    assert BottomPlan.of(folder.spec(), facts, {}).shapes == ((1, 2, 8),) * 4
     with pytest.raises(DataError, match="what each client's model takes in"):
-        BottomPlan.of(folder.spec(), {"input_shapes": facts["input_shapes"][:3]})
+        BottomPlan.of(folder.spec(), {"input_shapes": facts["input_shapes"][:3]}, {})
 
 
 def rewritten(folder, change):

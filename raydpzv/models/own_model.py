@@ -11,15 +11,16 @@ import numpy as np
 import torch
 
 from raydpzv.errors import InputError, SpecError
-from raydpzv.foreign import call
+from raydpzv.foreign import call, resolve
 from raydpzv.models.flat import FlatModel
 
 OwnModel = Callable[[Mapping[str, Any], Mapping[str, Any]], "torch.nn.Module"]
 """(options of the scenario, what the program offers by name) to a module."""
 
 
-def model(name: str, found: Any) -> OwnModel:
+def model(name: str) -> OwnModel:
     """Return what makes a user's module. Raises SpecError for an object that cannot."""
+    found = resolve(name, "model")
     if isinstance(found, torch.nn.Module):
         return lambda options, offered: _copied(name, found, options)
     if not callable(found):

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from raydpzv.errors import InputError, SpecError
+from raydpzv.foreign import handle
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.own import check_model, model
+from raydpzv.models.own_model import check_model, model
 
 RECORDS = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
 
@@ -66,12 +67,12 @@ def test_whole_numbers_stay_whole_for_the_model():
 
 def test_a_model_is_made_of_a_class_a_function_or_a_module():
     given = nn.Linear(4, 3)
-    assert isinstance(model("m:F", Faulty)({"fault": "none"}, {}), Faulty)
+    assert isinstance(model(handle(Faulty))({"fault": "none"}, {}), Faulty)
     assert (
-        model("m:f", lambda outputs: nn.Linear(4, outputs))({}, {"outputs": 5, "shape": (4,)}).out_features
+        model(handle(lambda outputs: nn.Linear(4, outputs)))({}, {"outputs": 5, "shape": (4,)}).out_features
         == 5
     )
-    copied = model("m:g", given)({}, {"shape": (4,)})
+    copied = model(handle(given))({}, {"shape": (4,)})
     assert copied is not given
     assert torch.equal(copied.weight, given.weight)
 
@@ -86,4 +87,4 @@ def test_a_model_is_made_of_a_class_a_function_or_a_module():
 )
 def test_what_makes_no_module_is_refused(found, options, complaint):
     with pytest.raises(SpecError, match=complaint):
-        model("m:x", found)(options, {})
+        model(handle(found))(options, {})

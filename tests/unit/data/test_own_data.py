@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from raydpzv.data.own import own_data, side_by_side
+from raydpzv.data.own_data import own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError
 

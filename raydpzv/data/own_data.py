@@ -14,7 +14,7 @@ from raydpzv.data.arrays import numbered_labels
 from raydpzv.data.sources import Request, Source
 from raydpzv.data.table import MOST_TOKENS, Split, Table, View
 from raydpzv.errors import DataError
-from raydpzv.foreign import call
+from raydpzv.foreign import call, resolve
 
 _FORMS = "(x, y), (x, y, x_test, y_test), a table with these names, or a data set of pairs"
 
@@ -36,13 +36,16 @@ class OwnData:
     views: tuple[View, ...] = ()
 
 
-def source(name: str, found: Any) -> Source:
-    """Return a user's object as a data set; see `own_data`, or a function that returns what it takes."""
+def source(name: str) -> Source:
+    """Return a user's object as a data set: what `own_data` takes, or a function that returns it.
+
+    The object is looked up when it is read: a report of a finished run needs no data.
+    """
 
     def read(request: Request) -> Table | Split:
-        given = found
-        if callable(found) and not hasattr(found, "__len__"):
-            given = call(found, request.data.options or {}, {}, "data.options")
+        given = resolve(name, "data.source")
+        if callable(given) and not hasattr(given, "__len__"):
+            given = call(given, request.data.options or {}, {}, "data.options")
         data = given if isinstance(given, OwnData) else own_data(given)
         return _tables(data, name.partition(":")[2], request)
 
