@@ -19,7 +19,7 @@ from raydpzv.privacy import pld
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.integer_calibration import one_release_epsilon, solve
 from raydpzv.privacy.integers import IntegerReleasePlan, release_mu
-from raydpzv.privacy.release import default_delta
+from raydpzv.privacy.release import ReleaseEvent, default_delta
 from tests.helpers.accounts import charged, event
 
 D = 1437
@@ -296,6 +296,26 @@ def test_an_outsiders_budget_counts_releases() -> None:
         assert not account.would_exceed(release, 1.0, "external")
         account.charge(release)
     assert account.would_exceed(release, 1.0, "external"), "not one release more than planned"
+
+
+def test_an_account_that_resumes_knows_which_uploads_wait_for_their_release() -> None:
+    """Another client's release took what an upload that waits would need: no upload may complete its release."""
+    found = plan(batch=2, gather=2, clients=2)
+    found = replace(
+        found, noise_multiplier=2 / mu_of(1.0, found.delta)
+    )  # one release of a record is all of ε
+    account = found.account()
+    assert not account.would_exceed(ReleaseEvent(0, np.array([5, 6])), 1.0, "client")
+    account.charge(ReleaseEvent(1, np.array([5, 7])))
+    last = ReleaseEvent(0, np.array([8, 9]))
+    resumed, forgetful = found.account(), found.account()
+    resumed.restore(account.state())
+    forgetful.restore(account.state() | {"held": []})
+    assert [each.would_exceed(last, 1.0, "client") for each in (account, resumed, forgetful)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_run_solved_for_its_epsilon_ends_on_it() -> None:
