@@ -156,6 +156,21 @@ def check_alpha(alpha: float) -> None:
         )
 
 
+def by_owner(owners: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator) -> np.ndarray:
+    """Return every row's owner as the data say, int32 [N]. Raises SpecError unless each of 0..M-1 has enough rows."""
+    rows = np.bincount(owners, minlength=split.clients)
+    if len(rows) != split.clients:
+        raise SpecError(
+            f"split.clients: wanted {len(rows)}, the owners that the data name, got {split.clients}"
+        )
+    if (short := np.flatnonzero(rows < split.least)).size:
+        raise SpecError(
+            f"client {short[0]} has {rows[short[0]]} training rows, wanted at least {split.least} (split.least): hold "
+            "out fewer test rows (data.test_fraction), or hand over test rows of your own"
+        )
+    return owners.astype(np.int32)
+
+
 def iid(labels: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator) -> np.ndarray:
     """Return every row's owner, int32 [N]: drawn at random, equally many rows each."""
     return generator.permutation(_owners(_even(len(labels), split.clients)))

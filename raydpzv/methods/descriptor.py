@@ -23,6 +23,7 @@ from raydpzv.engine.choice import ENGINES, Engine
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import SpecError
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
@@ -416,7 +417,7 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
         if field.default is dataclasses.MISSING:
             yield f"{config.__name__}.{field.name}: wanted a default that does not change; give it one"
     given = getattr(config, "name", None)
-    if given != name:
+    if given != name and not is_foreign(name):
         yield f"{config.__name__}.name: wanted the registry's name {name!r} as default, got {given!r}"
     try:
         field_docstrings(config)
