@@ -1,4 +1,4 @@
-"""What whoever has a run's final model can tell about canaries: how likely their two versions are under it."""
+"""The likelihood of both versions of a canary under a run's final model, which an outsider has."""
 
 # n records, C classes
 

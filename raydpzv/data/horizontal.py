@@ -1,4 +1,4 @@
-"""How rows are shared out among clients (horizontal learning).
+"""Shares of the rows among clients (horizontal learning).
 
 iid                  at random, the same number of rows for every client
 dirichlet, "equal"   the same number of rows, each client with class shares q_i ~ Dir(α p), where p are the
@@ -33,7 +33,7 @@ ALPHAS = (1e-6, 1e6)
 
 
 class Partition(Protocol):
-    """Which rows belong to which client, however that is known."""
+    """The rows of every client, in memory or computed."""
 
     @property
     def clients(self) -> int:
@@ -57,7 +57,7 @@ class Partition(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Which rows belong to which client: 4 bytes a row and 4 bytes a client (8 and 8 beyond 2^31 rows).
+    """The rows of every client in memory: 4 bytes a row and 4 bytes a client (8 and 8 beyond 2^31 rows).
 
     ids      row numbers [N], int32 or int64: client 0's ascending, then client 1's, ...
     offsets  of the same type, [M + 1]: client i has ids[offsets[i] : offsets[i + 1]]

@@ -102,12 +102,12 @@ class Table:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """What a digest of the data is over: features and labels."""
+        """The arrays of the data's digest: features and labels."""
         return self.x, self.targets
 
     @property
     def targets(self) -> np.ndarray:
-        """What a model is trained on: classes, int64 [D]; of survival times these and events, float64 [D, 2]."""
+        """The targets of training: classes, int64 [D]; of survival times these and events, float64 [D, 2]."""
         return self.y if self.times is None else np.stack([self.times, self.y], axis=1).astype(np.float64)
 
     def select(self, ids: np.ndarray) -> Table:

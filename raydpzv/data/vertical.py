@@ -1,4 +1,4 @@
-"""How the features of aligned rows are shared out among clients (vertical learning).
+"""Shares of the features of aligned rows among clients (vertical learning).
 
 D rows, M clients, F columns, C channels, H x W pixels, V views, L tokens. The shares of one partition are disjoint;
 unless explicit columns leave some out, together they are everything. They are as even as possible: where M

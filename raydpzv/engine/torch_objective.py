@@ -219,7 +219,7 @@ class TorchObjective:
         return x_BF.to(memory_format=torch.channels_last) if images else x_BF
 
     def _together(self, points: int) -> int:
-        """How many points are evaluated at once: by model and number of points alone, as bits may follow it."""
+        """Return the points to evaluate at once. Bits may follow it, so model and number of points alone decide."""
         if self._pooled:
             return min(points, _POOLED_POINTS)
         return max(1, min(points, _STACK_FLOATS // self.size)) if self._stacks else 1

@@ -53,6 +53,12 @@ def test_the_papers_numbers_are_true_where_they_are_no_smaller() -> None:
     assert not any(r.adversary == "paper" for r in setting(weights="uniform", asynchronous=True).claims())
 
 
+def test_a_lost_segment_may_have_had_a_release_of_each_silo_under_way_where_silos_do_not_wait() -> None:
+    assert setting().under_way == 1, "a round"
+    alone = setting(weights="uniform", asynchronous=True)
+    assert alone.under_way == alone.silos > 1
+
+
 @pytest.mark.slow
 def test_groups_say_where_the_lemmas_orders_do_not_hold() -> None:
     figure_2 = GROUP | {"rate": 0.01, "steps": 5000}
