@@ -173,7 +173,7 @@ def test_a_kill_while_it_falls_back_loses_no_leg(tmp_path, monkeypatch):
     change(folder / CHECKPOINT, forget_waiting)
     shutil.copytree(folder, tmp_path / "whole")
 
-    def die(self: RunFolder) -> None:
+    def die(self: RunWriter) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
