@@ -59,7 +59,7 @@ test: style
 
 # while you edit: what mathematics, privacy and messages promise, and the unit tests of the files that differ from the
 # last commit
-PROMISES := tests/unit/zo tests/unit/privacy tests/unit/wire tests/unit/settings tests/unit/methods
+PROMISES := tests/unit/zo tests/unit/privacy $(wildcard tests/unit/sim/test_privacy_filter*.py) tests/unit/wire tests/unit/settings tests/unit/methods
 CHANGED = $(shell { git diff --name-only HEAD; git ls-files --others --exclude-standard; } | \
 	sed -nE 's,^(tests/unit/.*/)?(test_[a-z_0-9]+)\.py$$,\1\2.py,p; s,^raydpzv/(.*/)?([a-z_0-9]+)\.py$$,tests/unit/\1test_\2*.py,p; \
 	s,^((actors|scenarios)/(.*/)?)([a-z_0-9]+)\.py$$,tests/unit/\1test_\4*.py,p')

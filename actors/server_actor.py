@@ -74,7 +74,6 @@ class PieceQueue:
         self._waits, self._added, self._written = waits, threading.Event(), threading.Event()
 
     def hold(self, rows: Rows) -> None:
-        """Take rows that a checkpoint follows."""
         with self._lock:
             self._held = rows
 

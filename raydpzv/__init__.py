@@ -23,6 +23,7 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 if TYPE_CHECKING:
     from raydpzv.compare.compare_methods import compare
     from raydpzv.config.catalog import load
+    from raydpzv.door import horizontal, vertical
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import run
     from raydpzv.records.callbacks import Callback
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
         ...
 
 
-__all__ = ["Callback", "Run", "__version__", "compare", "load", "methods", "run"]
+__all__ = ["Callback", "Run", "__version__", "compare", "horizontal", "load", "methods", "run", "vertical"]
 
 _ROOMS = ("compare", "methods")
 """Packages that can be called."""
 _DOORS = {
     "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
+    "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "run": "raydpzv.experiment.runner",
+    "vertical": "raydpzv.door",
 }
 """Where the public names live; imported when they are first used, so that `import raydpzv` costs nothing."""
 

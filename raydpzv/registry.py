@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import SpecError, suggest
+from raydpzv.foreign import is_foreign, resolve
 from raydpzv.package_check import import_module
 
 
@@ -21,28 +22,32 @@ class Registry(Mapping[str, Any]):
     """Entries of one kind by name, imported when they are asked for.
 
     kind: what an entry is, for messages ("method"); setting: the key of a scenario that names one. check: a function of
-    name and entry, "module:function", that returns the entry or refuses it; asked once for each.
+    name and entry, "module:function", that returns the entry or refuses it; asked once for each. own: users may name
+    an object of their own, "module:attribute"; a function of name and object makes an entry of it.
     """
 
-    def __init__(self, kind: str, setting: str, entries: Mapping[str, str], check: str | None = None) -> None:
+    def __init__(
+        self, kind: str, setting: str, entries: Mapping[str, str], check: str = "", own: str = ""
+    ) -> None:
         self.kind, self.setting = kind, setting
         self._entries = dict(entries)
-        self._check, self._checked = check, dict[str, Any]()
+        self._check, self._own, self._checked = check, own, dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
         """Return the entry; SpecError names the nearest known one if there is none of that name, or what is wrong."""
-        if name not in self._entries:
+        if name not in self:
             raise SpecError(
                 f'{self.setting}: unknown {self.kind} "{name}". {suggest(name, self._entries)}'
                 f"Choose {', '.join(self._entries)}"
             )
         if name not in self._checked:
-            found = _imported(self._entries[name])
-            self._checked[name] = _imported(self._check)(name, found) if self._check else found
+            check = self._check if name in self._entries else self._own
+            found = _imported(self._entries[name]) if name in self._entries else resolve(name, self.setting)
+            self._checked[name] = _imported(check)(name, found) if check else found
         return self._checked[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or (bool(self._own) and is_foreign(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -68,7 +73,7 @@ class Registry(Mapping[str, Any]):
 
     def module_of(self, name: str) -> str:
         """Return the module that an entry is in, without importing it."""
-        return self._entries[name].partition(":")[0]
+        return self._entries.get(name, name).partition(":")[0]
 
     def summary(self, name: str) -> str:
         """Return the first line of an entry's docstring without importing it; of a method, of its configuration's."""
@@ -130,6 +135,7 @@ METHODS = Registry(
         "uldp_avg": f"{_HORIZONTAL}.uldp_avg:ULDP_AVG",
     },
     check="raydpzv.methods.descriptor:checked",
+    own="raydpzv.methods.descriptor:checked",
 )
 """Descriptors (`raydpzv.methods.descriptor`) of all methods."""
 
@@ -163,6 +169,7 @@ DATA_SOURCES = Registry(
             "tcga_brca",
         )
     },
+    own="raydpzv.data.own:source",
 )
 """`raydpzv.data.sources.Source` of every data set."""
 
@@ -182,6 +189,7 @@ HORIZONTAL_SPLITS = Registry(
     {
         "iid": "raydpzv.data.horizontal:iid",
         "dirichlet": "raydpzv.data.horizontal:dirichlet",
+        "owners": "raydpzv.data.horizontal:by_owner",
         "users": "raydpzv.data.users:share_users",
     },
 )
@@ -221,6 +229,7 @@ BOTTOMS = Registry(
         "resnet18": "raydpzv.models.resnet:resnet18",
         "transformer": "raydpzv.models.transformer:transformer",
     },
+    own="raydpzv.models.own:model",
 )
 """Client models: (shape of a record, hidden widths, embedding width[, vocabulary]) to a torch module."""
 
@@ -232,6 +241,7 @@ HEADS = Registry(
         "linear": "raydpzv.models.heads:one_layer",
         "sum": "raydpzv.models.heads:summed",
     },
+    own="raydpzv.models.own:model",
 )
 """Server models: (clients, embedding width, hidden widths, classes) to a torch module."""
 
@@ -246,6 +256,7 @@ WHOLE_MODELS = Registry(
         "cnn_users": "raydpzv.models.whole:cnn_users",
         "mlp_normed": "raydpzv.models.whole:mlp_normed",
     },
+    own="raydpzv.models.own:model",
 )
 """Models of horizontal learning: (shape of a record, hidden widths, outputs) to a torch module."""
 

@@ -146,13 +146,11 @@ class PoolExecutor:
         return self._done.pop(handle)
 
     def evaluate(self, version: int) -> Metrics:
-        """Score the model at `version` on the held-out rows, after the work at earlier ones."""
         self._send()
         metrics: Metrics = self._probe(0, "evaluate", version)
         return metrics
 
     def state(self, version: int) -> np.ndarray:
-        """Return parameters and momentum, if there is one, at `version`."""
         self._send()
         state: np.ndarray = self._probe(0, "state", version)
         return state

@@ -102,11 +102,9 @@ class HorizontalServerActor(ServerActor):
         self.core.watch(_GroupEvaluator(host, self._timeout))
 
     def wake(self, client: int) -> Order | None:
-        """Return what a client is to work at; None: the run is over."""
         return self._open().wake(client)
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Serve one upload; tell whether the run goes on."""
         return self._open().exchange(upload, how)
 
     def look(self, now: bool = False) -> None:
@@ -149,11 +147,9 @@ class _GroupEvaluator:
         self._host, self._timeout = host, timeout
 
     def evaluate(self, version: int) -> Metrics:
-        """Score the model on the held-out rows."""
         metrics: Metrics = get(self._host.look.remote(version), self._timeout, "an evaluation")
         return metrics
 
     def state(self, version: int) -> np.ndarray:
-        """Return parameters and momentum, if there is one."""
         state: np.ndarray = get(self._host.look_state.remote(version), self._timeout, "the model")
         return state

@@ -19,7 +19,6 @@ class RayExecutor:
         return order.client, self._peers.send(self._holder[order.client], order_task(order))
 
     def result(self, handle: tuple[int, Task]) -> Upload:
-        """Wait for the upload; Stalled past the time limit."""
         client, task = handle
         upload: Upload = self._peers.result(self._holder[client], task)
         return upload

@@ -1,4 +1,4 @@
-"""What whoever has a run's final model can tell about canaries: how likely their two versions are under it."""
+"""The likelihood of both versions of a canary under a run's final model, which an outsider has."""
 
 # n records, C classes
 
@@ -14,7 +14,6 @@ from raydpzv.experiment.initial_model import bottom_module
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
-from raydpzv.registry import HEADS
 
 
 def evidence(
@@ -60,20 +59,15 @@ def log_probabilities(
     """Return log p(class | features) under the composed model, float64 [n, C]."""
     spec = prepared.spec
 
-    def head() -> torch.nn.Module:
-        made: torch.nn.Module = HEADS[spec.model.head](
-            spec.split.clients, spec.model.embedding, spec.model.head_widths, prepared.server.classes
-        )
-        return made
-
-    def bottom(shape: tuple[int, ...]) -> Callable[[], torch.nn.Module]:
-        return lambda: bottom_module(spec, shape)
+    def bottom(client: int, shape: tuple[int, ...]) -> Callable[[], torch.nn.Module]:
+        return lambda: bottom_module(spec, client, shape)
 
     with torch.no_grad():
         embedded = [
-            _with(bottom(x.shape[1:]), models[f"client {m}"])(torch.tensor(x)) for m, x in enumerate(features)
+            _with(bottom(m, x.shape[1:]), models[f"client {m}"])(torch.tensor(x))
+            for m, x in enumerate(features)
         ]
-        scores = _with(head, models["server"])(torch.cat(embedded, dim=1))
+        scores = _with(prepared.server.head, models["server"])(torch.cat(embedded, dim=1))
         return torch.log_softmax(scores.double(), dim=1).numpy()
 
 

@@ -1,4 +1,4 @@
-"""What an audit says: its verdict, a line, a table, notes and the same as plain data. No ε stands without its terms."""
+"""The finding of an audit: verdict, line, table, notes, and plain data. Each ε is printed with its terms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST = "A bound from below at 95 %, seen on these canaries alone: nothing is c
 
 
 class _Seen(Protocol):
-    """What shows an ε: at 95 %, and at 99.9 %."""
+    """An ε seen: at 95 %, and at 99.9 %."""
 
     @property
     def epsilon(self) -> float: ...
@@ -43,7 +43,7 @@ class _FindingTable:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit of one kind comes to.
+    """The finding of one audit.
 
     verdict: one of the three words above; line: it in a sentence, with ε seen and ε proved; heads, rows: a table;
     notes: sentences below it; facts: all of it as plain data.

@@ -1,4 +1,4 @@
-"""What a run's releases were made of: its queries recomputed, with the recorded releases given out again.
+"""A run's queries, recomputed with the recorded releases given out again.
 
 A query is a released number before its noise. The method gives them away where it asks for noise, at the source that
 `NoiseParts` hands it: that of an audit notes what it is asked for and returns what is on record.
@@ -31,7 +31,7 @@ Note = Callable[[Address, float, float], None]
 
 
 class _Noted:
-    """Gives out what another source does and tells what was asked for."""
+    """Pass on another source's releases and note each query."""
 
     source = "recorded"
 
@@ -45,7 +45,7 @@ class _Noted:
 
 
 class _NotedIntegers:
-    """The same of integers: one vector of P queries, each with noise of its own."""
+    """Pass on releases of integers and note their P queries, each with noise of its own."""
 
     def __init__(self, inner: IntegerNoise, note: Note) -> None:
         self._inner, self._note = inner, note
@@ -73,7 +73,7 @@ class NotingParts(NoiseParts):
 
 
 class _Batches(NoPrivacyFilter):
-    """Hears which rows each release is about."""
+    """Note the rows of each release."""
 
     def __init__(self) -> None:
         self.rows: defaultdict[int, list[np.ndarray]] = defaultdict(list)

@@ -40,7 +40,7 @@ _FAR = 30.0
 
 @dataclass(frozen=True)
 class NoiseSeen:
-    """What the record says of the noise, in units of the deviation that the run states.
+    """The noise as recorded, in units of the deviation that the run states.
 
     releases: n; deviation_up: √(Σ (r/σ)² / χ²_{0.05, n}), above the true deviation in 95 of 100 runs; deviation_most:
     the same in 999 of 1,000; p: of Kolmogorov and Smirnov's test that r/σ is standard normal; residuals: r/σ before the
@@ -56,7 +56,7 @@ class NoiseSeen:
 
 @dataclass(frozen=True)
 class CanarySeen:
-    """How far one canary moves the queries.
+    """The change of the queries by one canary.
 
     releases: whose batch it is in; others: whose batch it is not in; hidden: the largest |q_t - q'_t| over those,
     `hidden_count` of which differ at all; apart: d, by the deviations that the run states; epsilon, surely: ε of d with
@@ -77,7 +77,7 @@ class CanarySeen:
 
 @dataclass(frozen=True)
 class LedgerAudit:
-    """What a ledger audit comes to. claim: the run's row of its privacy table that it is held against."""
+    """The result of a ledger audit. claim: the run's row of its privacy table that it is held against."""
 
     claim: Mapping[str, Any]
     noise: NoiseSeen
@@ -95,7 +95,7 @@ class LedgerAudit:
 
     @property
     def contradictions(self) -> tuple[str, ...]:
-        """What cannot be if the claim's proof holds, one clause each."""
+        """Facts that contradict the claim's proof, one clause each."""
         found = []
         if any(c.outcome == OTHER_CLASSES for c in self.canaries):
             found.append(

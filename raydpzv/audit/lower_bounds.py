@@ -15,9 +15,9 @@ import numpy as np
 from raydpzv.errors import InputError
 
 CONFIDENCE = 0.95
-"""Of what is shown."""
+"""Confidence of the bounds that are shown."""
 SURE = 0.999
-"""Of what is called falsified."""
+"""Confidence of a falsification."""
 _LARGEST = 100.0
 """ε beyond which nothing is looked for: e^100 to one."""
 

@@ -58,7 +58,18 @@ class MethodEntry(Section):
     """Those of the comparison's values of ε that it takes part in; left out: all."""
 
 
-class ComparisonFile(Section):
+class _NotedFile(Section):
+    """A file that may be written in an old way, which its reader notes."""
+
+    _note: str = PrivateAttr("")
+
+    @property
+    def note(self) -> str:
+        """What is to be said of how the file is written; "": nothing."""
+        return self._note
+
+
+class ComparisonFile(_NotedFile):
     """A comparison as its author writes it."""
 
     name: str = ""
@@ -85,12 +96,6 @@ class ComparisonFile(Section):
     """Settings of the control that is synchronous SGD through the whole model."""
     heads: str = ""
     """Why the methods' heads learn by different step sizes or in different ways; left out: they do not."""
-    _note: str = PrivateAttr("")
-
-    @property
-    def note(self) -> str:
-        """What is to be said of how the file is written; "": nothing."""
-        return self._note
 
 
 F = TypeVar("F", bound=ComparisonFile)
@@ -279,7 +284,7 @@ def method_of(entry: MethodEntry, base: AnyScenario) -> str:
 
 
 def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
-    """Return the [method] and privacy.clip that a method begins with; a clip is of its method alone."""
+    """Return the [method] and privacy.clip that a method starts with; a clip is of its method alone."""
     tree = as_tree(catalog.load(entry.scenario) if entry.scenario else base)
     names = [o.partition("=")[2].strip().strip('"') for o in entry.set if _key(o) == "method.name"]
     if names and names[-1] != tree["method"]["name"]:

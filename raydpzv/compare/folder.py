@@ -23,11 +23,10 @@ def is_comparison(folder: Path) -> bool:
 
 @contextmanager
 def opened(folder: Path, comparison: Comparison) -> Iterator[None]:
-    """Hold a comparison's folder while the block runs: made now, or with what is there of the same comparison.
+    """Lock a comparison's folder while the block runs; make it, or resume the same comparison in it.
 
-    The same is one with the same lines, wherever their data lie, and at least the seeds that it had; the targets may be
-    others. Raises InputError
-    for a folder with anything else in it, or one that another process writes.
+    The same comparison has the same lines, wherever their data are, and at least the seeds that it had; its targets may
+    differ. Raises InputError for a folder with other contents, or one that another process writes.
     """
     make_folder(folder, "comparison", PLAN)
     with locked(folder, "comparison"):
@@ -57,14 +56,14 @@ def make_folder(folder: Path, kind: str, plan: str) -> None:
 
 
 def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
-    """Return the runs that are still to be made, or gone on with."""
+    """Return the runs to make or to resume."""
     return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
 
 
 def keep_key(folder: Path) -> None:
-    """Let a comparison or search have its operator's file, whose key tells whether its runs are on the same data.
+    """Write the operator's file of a comparison or search; its key tells whether the runs are on the same data.
 
-    One that was lost comes back from a run's. Raises DataError where that is lost too.
+    A lost key is copied from a run. Raises DataError if the runs lost it too.
     """
     if (folder / OPERATOR).is_file():
         return
@@ -88,7 +87,7 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
 
 @contextmanager
 def locked(folder: Path, kind: str) -> Iterator[None]:
-    """Hold a folder while the block runs; InputError if another process does. kind: what it holds, as "comparison"."""
+    """Lock a folder while the block runs; InputError if another process has it. kind: its contents, as "comparison"."""
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)

@@ -38,7 +38,7 @@ from raydpzv.report.table import Column
 
 MOST_LINES = 5_000
 MADE = "# Made by: raydpzv tune"
-"""How a comparison file begins that was written here."""
+"""The first words of a comparison file that was written here."""
 Values = Annotated[tuple[float | int | str, ...], Field(strict=False, min_length=1)]
 
 

@@ -1,7 +1,7 @@
 """A comparison, resolved: which scenarios run, each with which seeds, on the same data and the same budget.
 
-It is written into the comparison's folder before the first run, so that what is continued later is what was begun,
-whatever has become of the files it came from.
+It is written into the comparison's folder before the first run. So a resumed comparison is the one that was started,
+even if the files it came from have changed.
 """
 
 from __future__ import annotations

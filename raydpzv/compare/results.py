@@ -81,7 +81,7 @@ def _read(planned: Planned, path: Path) -> _Read:
 
 
 def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
-    """Tell whether a run's rows come to the accuracy and the bytes that its summary states."""
+    """Tell whether a run's rows give the accuracy and the bytes that its summary states."""
     sent = (metrics.bytes_up(rows["message"]), metrics.bytes_down(rows["message"]))
     stated, computed = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
     same = stated == computed or (math.isnan(stated) and math.isnan(computed))
@@ -123,7 +123,7 @@ _COUNTS = ("updates", "bytes_up", "bytes_down")
 def _set_controls(runs: Sequence[Row]) -> None:
     """Put beside each run that is no control the accuracy that frozen clients reach with its seed; NaN without one.
 
-    A control that predicts one class is a bar all the same, if a low one; one that did not come to its end is none.
+    A control that predicts one class still counts; one that did not finish does not.
     """
     done = [row for row in runs if row["method"] == "frozen" and row["status"] == "done"]
     frozen = {row["seed"]: row["accuracy"] for row in done if row["outcome"] != FAILED}

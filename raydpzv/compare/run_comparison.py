@@ -1,4 +1,4 @@
-"""The runs of a comparison, each in a folder of its own: made, gone on with, or begun again."""
+"""The runs of a comparison, each in a folder of its own: made, resumed, or started again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def finished(planned: Planned, folder: Path) -> bool:
         summary = RunFolder.open(folder).summary()
         check_own(planned, folder)
     except (DataError, InputError):
-        return False  # not there, or not as it should be: whoever makes the run says so
+        return False  # missing or wrong: `run_planned` says so
     return summary.get("status") == "done" or (
         summary.get("status") == "failed" and summary.get("failure") == DIVERGED
     )
@@ -105,7 +105,7 @@ def _started(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepare
 
 
 def set_aside(folder: Path) -> tuple[Path, int]:
-    """Return where a run that begins again leaves its folder, and how many times it did so before."""
+    """Return where a run that starts again leaves its folder, and how many times it did so before."""
     count = 0
     while (path := folder.with_name(f"{folder.name}.set-aside-{count + 1}")).exists():
         count += 1
@@ -123,7 +123,7 @@ def one_by_one(
 ) -> None:
     """Make runs in this process, until all are over or `stop` is set.
 
-    progress: called ten times a second with where the run in progress stands, by its folder's name; ended: with each
+    progress: called ten times a second with the status of the run in progress, by its folder's name; ended: with each
     run and why it has no result ("": it has one). until: see `RunOptions`.
     """
     key = read_key(root)

@@ -30,6 +30,7 @@ from raydpzv.config.scenario import (
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
+from raydpzv.foreign import is_foreign
 from raydpzv.methods.descriptor import Method, MethodConfig
 from raydpzv.registry import DATA_SOURCES, METHODS
 from raydpzv.settings.fields import section_of
@@ -139,9 +140,11 @@ def method_config(config: type[MethodConfig], given: Mapping[str, Any], where: O
 
     As JSON, since pydantic takes lists for tuples there and yet converts nothing else.
     """
+    own = {"name": given["name"]} if is_foreign(given.get("name")) else {}  # it has another name at home
     try:
-        text = json.dumps(dict(given), default=_no_json)
-        return _adapter(config).validate_json(text)  # type: ignore[arg-type]  # mypy takes its objects' hash
+        text = json.dumps({key: value for key, value in given.items() if key not in own}, default=_no_json)
+        found = _adapter(config).validate_json(text)  # type: ignore[arg-type]  # mypy takes its objects' hash
+        return dataclasses.replace(found, **own) if own else found  # type: ignore[type-var]
     except ValidationError as error:
         raise SpecError(_one_line(error, where, config, config, ("method",))) from None
     except ValueError as error:

@@ -44,14 +44,14 @@ def _tables(
     """
     arrays, name = _arrays(request.file), one_line(request.file.name)
     _check(name, arrays, axes, form)
-    y, classes = _numbered_labels(arrays, request, name)
+    y, classes = numbered_labels(arrays, request, name)
     train = Table(name, arrays["x"], y["y"], classes, vocabulary=vocabulary)
     if "x_test" not in arrays:
         return train
     return Split(train, Table(name, arrays["x_test"], y["y_test"], classes, vocabulary=vocabulary))
 
 
-def _numbered_labels(
+def numbered_labels(
     arrays: dict[str, np.ndarray], request: Request, name: str
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the labels of both parts by their array's name, int [D] each, and how many classes there are.

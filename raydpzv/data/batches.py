@@ -1,4 +1,4 @@
-"""Which rows a client draws at its step.
+"""The rows that a client draws at a step.
 
 D rows, B batch size. A draw is a function of the key and the step alone, so that steps may be asked for in
 any order, twice, or on another machine. Amplification by sampling holds only against those who know neither

@@ -1,4 +1,4 @@
-"""What the columns of one's own table hold: numbers and their range, or a few values. For proposals, not for runs."""
+"""Facts of the columns of one's own table: the range of numbers, or a few values. For proposals, not for runs."""
 
 # D rows
 

@@ -173,7 +173,7 @@ class GeneratedTable:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """What a digest of the data is over: all that rows follow from, and those of the first and the last client.
+        """The arrays of the data's digest: all that rows follow from, and the rows of the first and the last client.
 
         The rows tell a generator that draws otherwise (another version of numpy).
         """

@@ -1,4 +1,4 @@
-"""Which rows are held out for the test and for validation, and how many of the others are used.
+"""Draws of test and validation rows, and limits on the rows that are used.
 
 The stratified draw is scikit-learn's `train_test_split(..., stratify=y)` to the bit (a test compares them), written out
 because importing `sklearn.model_selection` takes two seconds of CPU, and so that no release of theirs moves a recorded

@@ -1,4 +1,4 @@
-"""How rows are shared out among clients (horizontal learning).
+"""Shares of the rows among clients (horizontal learning).
 
 iid                  at random, the same number of rows for every client
 dirichlet, "equal"   the same number of rows, each client with class shares q_i ~ Dir(α p), where p are the
@@ -33,7 +33,7 @@ ALPHAS = (1e-6, 1e6)
 
 
 class Partition(Protocol):
-    """Which rows belong to which client, however that is known."""
+    """The rows of every client, in memory or computed."""
 
     @property
     def clients(self) -> int:
@@ -57,7 +57,7 @@ class Partition(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Which rows belong to which client: 4 bytes a row and 4 bytes a client (8 and 8 beyond 2^31 rows).
+    """The rows of every client in memory: 4 bytes a row and 4 bytes a client (8 and 8 beyond 2^31 rows).
 
     ids      row numbers [N], int32 or int64: client 0's ascending, then client 1's, ...
     offsets  of the same type, [M + 1]: client i has ids[offsets[i] : offsets[i + 1]]
@@ -154,6 +154,21 @@ def check_alpha(alpha: float) -> None:
         raise SpecError(
             f"alpha is {alpha}: choose a number from {ALPHAS[0]:g} (one class a client) to {ALPHAS[1]:g} (alike)"
         )
+
+
+def by_owner(owners: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator) -> np.ndarray:
+    """Return every row's owner as the data say, int32 [N]. Raises SpecError unless each of 0..M-1 has enough rows."""
+    rows = np.bincount(owners, minlength=split.clients)
+    if len(rows) != split.clients:
+        raise SpecError(
+            f"split.clients: wanted {len(rows)}, the owners that the data name, got {split.clients}"
+        )
+    if (short := np.flatnonzero(rows < split.least)).size:
+        raise SpecError(
+            f"client {short[0]} has {rows[short[0]]} training rows, wanted at least {split.least} (split.least): hold "
+            "out fewer test rows (data.test_fraction), or hand over test rows of your own"
+        )
+    return owners.astype(np.int32)
 
 
 def iid(labels: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator) -> np.ndarray:

@@ -22,7 +22,7 @@ _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 @dataclass(frozen=True)
 class PublicList:
-    """What a column may hold. values: all texts, all whole numbers or all booleans, each once.
+    """The values that a column may hold. values: all texts, all whole numbers or all booleans, each once.
 
     setting: names the list in errors; other: the one of the values that any value outside the list becomes, None: such
     a value is refused.

@@ -81,7 +81,7 @@ def scale(split: Split, how: str) -> Split:
     """
     if how not in SCALINGS:
         raise SpecError(f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}')
-    return split if split.train.vocabulary is not None else SCALINGS[how](split)
+    return split if split.train.unscalable else SCALINGS[how](split)
 
 
 def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
@@ -92,7 +92,7 @@ def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
     numbers, and for a name that no feature has.
     """
     train = split.train
-    if train.vocabulary is not None:
+    if train.unscalable:
         return split
     return _rescale(split, _constants(centre, train, "centre"), _constants(spread, train, "spread"))
 

@@ -44,7 +44,7 @@ class Request:
 
     @property
     def home(self) -> str:
-        """Where the data set comes from."""
+        """The origin of the data set, in words."""
         source: Source = DATA_SOURCES[self.data.source]
         return source.home
 

@@ -20,6 +20,18 @@ MOST_TOKENS = 2**24
 _BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
 
 
+@dataclass(frozen=True)
+class View:
+    """One of several arrays that make up a row: its name, the shape of its part of a row, whether it is whole numbers.
+
+    Whole numbers up to 2^24 survive the table's float32.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    integers: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
@@ -32,9 +44,10 @@ class Table:
     which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With `public_levels`
     these are known without the data, and each has a column whether a row has it or not. With a `vocabulary`
     (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
-    touches. `unused` names columns that the file has beside these. `numbers` [D] says which row of the table as it was
-    read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that are NaN
-    or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
+    touches. `unused` names columns that the file has beside these. With `integers` x stays whole numbers, int64. With
+    `views` a row is several arrays side by side, each of its own shape. `numbers` [D] says which row of the table as it
+    was read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that are
+    NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
     """
 
     name: str
@@ -51,11 +64,14 @@ class Table:
     silos: np.ndarray | None = None
     times: np.ndarray | None = None
     unused: tuple[str, ...] = ()
+    integers: bool = False
+    views: tuple[View, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_shapes()
         with np.errstate(over="ignore"):  # too large for float32: becomes infinite, which is refused below
-            object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=np.float32))
+            kind = np.int64 if self.integers else np.float32
+            object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=kind))
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, dtype=np.int64))
         self._check_finite()
         self._check_labels()
@@ -75,18 +91,23 @@ class Table:
         return self.x.shape[1:]
 
     @property
+    def unscalable(self) -> bool:
+        """Whether numbers of the table are names, such as token ids, rather than quantities."""
+        return self.vocabulary is not None or self.integers or any(view.integers for view in self.views)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of features and labels."""
         return self.x.nbytes + self.y.nbytes
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """What a digest of the data is over: features and labels."""
+        """The arrays of the data's digest: features and labels."""
         return self.x, self.targets
 
     @property
     def targets(self) -> np.ndarray:
-        """What a model is trained on: classes, int64 [D]; of survival times these and events, float64 [D, 2]."""
+        """The targets of training: classes, int64 [D]; of survival times these and events, float64 [D, 2]."""
         return self.y if self.times is None else np.stack([self.times, self.y], axis=1).astype(np.float64)
 
     def select(self, ids: np.ndarray) -> Table:

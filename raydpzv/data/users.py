@@ -1,4 +1,4 @@
-"""Whose records lie where: every record belongs to a user and lies in a silo (a client), and a user has several silos.
+"""Users and silos of records: every record belongs to a user and lies in a silo (a client); a user has several silos.
 
 record -> user   uniform: i.i.d.; zipf: i.i.d. with p_u ∝ (u + 1)^-alpha
 record -> silo   uniform: i.i.d.; zipf: each user has a random order of the silos, i.i.d. with p ∝ rank^-silo_alpha;
@@ -55,7 +55,7 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class UserParts:
-    """Which record belongs to which user and silo: 8 bytes a record and 24 bytes a pair. Its clients are the silos.
+    """The user and the silo of every record: 8 bytes a record and 24 bytes a pair. Its clients are the silos.
 
     users: U, those who have records. ids: row numbers [N] by silo, by user within a silo, then ascending. starts: first
     pair of every silo, [S + 1]; owners: every pair's user; offsets: where its rows begin in ids, [pairs + 1].
@@ -151,7 +151,7 @@ class UserParts:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What the data say of their records: labels, whole numbers [N]; users and silos [N], numbered from 0, or None."""
+    """Facts about the records: labels, whole numbers [N]; users and silos [N], numbered from 0, or None."""
 
     labels: np.ndarray
     users: np.ndarray | None = None

@@ -1,4 +1,4 @@
-"""How the features of aligned rows are shared out among clients (vertical learning).
+"""Shares of the features of aligned rows among clients (vertical learning).
 
 D rows, M clients, F columns, C channels, H x W pixels, V views, L tokens. The shares of one partition are disjoint;
 unless explicit columns leave some out, together they are everything. They are as even as possible: where M
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raydpzv.data.files import one_line
+from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.registry import VERTICAL_SPLITS
 from raydpzv.settings.party_names import label
@@ -33,21 +34,28 @@ Span = tuple[int, int]
 class Part:
     """One client's share of a row of shape `whole`.
 
-    `columns` are places in the flattened row; where there are none, `spans` holds one Span for each axis.
+    `columns` are places in the flattened row; where there are none, `spans` holds one Span for each axis. `form`: the
+    shape that columns are brought to, () for [f]; integers: they are whole numbers.
     """
 
     how: str
     whole: tuple[int, ...]
     spans: tuple[Span, ...] = ()
     columns: tuple[int, ...] = ()
+    form: tuple[int, ...] = ()
+    integers: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one row of this share, without D."""
-        return (len(self.columns),) if self.columns else tuple(stop - start for start, stop in self.spans)
+        if self.columns:
+            return self.form or (len(self.columns),)
+        return tuple(stop - start for start, stop in self.spans)
 
     def describe(self) -> str:
         """Return the share in words, such as "image rows 2..3"."""
+        if self.how == "parties":
+            return f"an array of shape {self.form}"
         if self.how == "columns":
             return _several("column", _runs(self.columns))
         if self.how in ("views", "variables", "tokens"):
@@ -56,7 +64,7 @@ class Part:
         return rows if self.how == "rows" else rows + ", " + _several("column", [self.spans[2]])
 
     def select(self, x: np.ndarray) -> np.ndarray:
-        """Return this share of x [D, ...whole]: contiguous float32 [D, ...shape].
+        """Return this share of x [D, ...whole]: contiguous float32 [D, ...shape], or int64 of whole numbers.
 
         May share memory with `x` where the share is all of it. Raises DataError for rows of another shape.
         """
@@ -66,10 +74,10 @@ class Part:
                 "partition for their shape"
             )
         if self.columns:
-            block = x.reshape(len(x), -1)[:, list(self.columns)]
+            block = x.reshape(len(x), -1)[:, list(self.columns)].reshape(len(x), *self.shape)
         else:
             block = x[(slice(None), *(slice(*span) for span in self.spans))]
-        return np.ascontiguousarray(block, dtype=np.float32)
+        return np.ascontiguousarray(block, dtype=np.int64 if self.integers else np.float32)
 
 
 def partition(x_shape: tuple[int, ...], split: SplitSection, names: Sequence[str] = ()) -> tuple[Part, ...]:
@@ -102,6 +110,22 @@ def by_columns(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     """Even shares of the flattened record's columns."""
     spans = _even(math.prod(shape), clients, "columns")
     return tuple(Part("columns", shape, columns=tuple(range(*span))) for span in spans)
+
+
+def by_view(views: Sequence[View], clients: int) -> tuple[Part, ...]:
+    """Return the arrays that make up a row, one for each client; () for no views. Raises SpecError."""
+    if not views:
+        return ()
+    if len(views) != clients:
+        raise SpecError(
+            f"split.clients: wanted {len(views)}, the number of arrays that make up a record, got {clients}"
+        )
+    ends = np.cumsum([math.prod(view.shape) for view in views]).tolist()
+    whole = (ends[-1],)
+    return tuple(
+        Part("parties", whole, columns=tuple(range(start, end)), form=view.shape, integers=view.integers)
+        for view, (start, end) in zip(views, pairwise((0, *ends)), strict=True)
+    )
 
 
 def without_client(parts: Sequence[Part], names: Sequence[str] = ()) -> tuple[str, ...]:

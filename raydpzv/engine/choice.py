@@ -1,4 +1,4 @@
-"""Which engine computes a run's models: one for all parties of a run."""
+"""The choice of the engine that computes a run's models, one for all parties."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENGINES: tuple[Engine, ...] = ("torch", "compiled")
 
 @dataclass(frozen=True)
 class Compilable:
-    """What compiled kernels can run of vertical or of horizontal methods, and where "auto" takes them.
+    """The models of one kind of method that compiled kernels run, and where "auto" takes them.
 
     models: in words of a scenario; gpus: the settings that ask for a GPU share, which kernels have no use for; most:
     parameters of a party's model up to which they are quicker than torch.

@@ -51,7 +51,7 @@ class DenseNetwork:
         return hashlib.sha256(repr(list(self._shapes())).encode()).hexdigest()
 
     def initial(self, key: Key) -> np.ndarray:
-        """Return the parameters before the first update, float32 [d]: the bits of `raydpzv.models.flat.initialise`."""
+        """Return the parameters before the first update, float32 [d]: the bits of `raydpzv.models.flat.FlatModel`."""
         if not self.paths:
             return np.zeros(self.size, np.float32)
         parts = []

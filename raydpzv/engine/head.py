@@ -122,7 +122,7 @@ class Head:
 
         scale: of the step size.
         """
-        parameters = list(self.model.module.parameters())
+        parameters = self.model.parameters
         with torch.enable_grad():
             inputs_BME = embeddings_BME.detach().requires_grad_(for_embeddings)
             loss = self._loss.mean(self.model.module(inputs_BME.flatten(1)), labels_B)

@@ -1,4 +1,4 @@
-"""What a horizontal method asks of the model that all clients train, whatever computes it: an `Objective`.
+"""The model that all clients of a horizontal method train, under any engine: an `Objective`.
 
 The training objective is the mean loss at any flat parameter vector: of classes cross-entropy, of survival times Cox's
 partial likelihood, over a batch's records (`raydpzv.models.losses`). Parameters are vectors of the objective's own kind

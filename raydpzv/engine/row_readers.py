@@ -1,4 +1,4 @@
-"""Where an objective gets a batch: from rows in memory, or from rows that are made when they are asked for.
+"""Sources of an objective's batches: rows in memory, or rows that are generated on request.
 
 torch's objective reads tensors, compiled kernels arrays, and a process in which nobody reads tensors loads no torch.
 """
@@ -20,11 +20,11 @@ from raydpzv.zo.vectors import as_array
 
 
 class RowReader(Protocol):
-    """Gives rows of all clients, by any thread."""
+    """Rows of all clients, for any thread."""
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are that are read."""
+        """The device of the tensors."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class GeneratedRows:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the tensors are that are read."""
+        """The device of the tensors."""
         return torch.device(self._device)
 
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

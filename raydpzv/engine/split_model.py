@@ -1,4 +1,4 @@
-"""What a vertical method asks of its models, whatever computes them: a client's `Bottom` and the server's `Top`.
+"""The models of a vertical method under any engine: a client's `Bottom` and the server's `Top`.
 
 Arrays are numpy's on both sides, so that a method's roles know neither torch nor compiled kernels.
 """
@@ -38,7 +38,7 @@ class FirstOrder:
 
 @dataclass(frozen=True)
 class BottomTraining:
-    """How a bottom model learns: by a zeroth-order rule, by gradients of its embeddings, or (neither) not at all.
+    """Training of a bottom model: by a zeroth-order rule, by gradients of its embeddings, or (neither) not at all.
 
     clip: largest Euclidean norm of an embedding, a part of the model where it is set.
     """
@@ -50,7 +50,7 @@ class BottomTraining:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """How w_0 learns: step size and momentum; smoothing radius, law and key are those of its own zeroth-order step.
+    """Training of w_0: step size and momentum; smoothing radius, law and key are those of its own zeroth-order step.
 
     "joint" and "dp_sgd" take steps by released values alone, when they are told to (`Top.descend`, `Top.descend_by`).
 
@@ -114,7 +114,7 @@ class TopRows:
 
 
 class TwoPointService(NamedTuple):
-    """What one upload of embeddings at w ± λu_p came to.
+    """The result of serving one upload of embeddings at w ± λu_p.
 
     sums: of the clipped slopes along each direction, float64 [P]; nonfinite: slopes that counted as 0, int [P]; loss:
     the batch's mean loss before the head's step, NaN for an empty batch.

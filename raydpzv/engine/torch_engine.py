@@ -96,7 +96,7 @@ class TorchBottom:
         if self._embedded is None:
             return
         assert self._training.descent is not None
-        parameters = list(self.model.module.parameters())
+        parameters = self.model.parameters
         gradient = torch.tensor(gradient_BE, device=self._embedded.device)
         # its gradient by the embeddings is the one given; given as `grad_outputs`, torch imports its compiler
         with torch.enable_grad():

@@ -29,7 +29,7 @@ from raydpzv.engine.ranking import concordance
 from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.split_model import Metrics
 from raydpzv.keys import Key
-from raydpzv.models.flat import FlatModel, initialise
+from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.models.pooled_convolutions import PooledConvolutions
@@ -67,7 +67,7 @@ class TorchObjective:
         self._loss: Loss = LOSSES[loss]
         self._make, self._rows, self._device, self._named = make, rows, rows.device, loss
         self._model = FlatModel(make, Key(0), rows.device)
-        self._parameters = list(self._model.module.parameters())
+        self._parameters = self._model.parameters
         self._convolves = any(isinstance(layer, nn.Conv2d) for layer in self._model.module.modules())
         self._stacks = _is_stack(self._model.module)
         pooled = rows.device.type == "cpu" and PooledConvolutions.match(self._model.module, rows.shape)
@@ -97,7 +97,7 @@ class TorchObjective:
     @torch.no_grad()
     def initial(self, key: Key) -> torch.Tensor:
         """Return the parameters that `key` stands for, float32 [d]: those of `FlatModel(make, key)`."""
-        initialise(self._model.module, key)
+        self._model.draw(key)
         return self._model.flat.clone()
 
     @torch.no_grad()
@@ -219,7 +219,7 @@ class TorchObjective:
         return x_BF.to(memory_format=torch.channels_last) if images else x_BF
 
     def _together(self, points: int) -> int:
-        """How many points are evaluated at once: by model and number of points alone, as bits may follow it."""
+        """Return the points to evaluate at once. Bits may follow it, so model and number of points alone decide."""
         if self._pooled:
             return min(points, _POOLED_POINTS)
         return max(1, min(points, _STACK_FLOATS // self.size)) if self._stacks else 1

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
-from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
+from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, StopAt
 from raydpzv.experiment.summary import Ending, summarise
@@ -47,6 +48,46 @@ class Run:
     tables: Rows = field(repr=False)
     models: Mapping[str, np.ndarray] = field(repr=False)
     path: Path | None
+    prepared: Prepared | None = field(default=None, repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of test rows that the last model classifies; NaN without classes."""
+        return float(self.summary["accuracy"])
+
+    @property
+    def epsilon(self) -> dict[str, Any] | None:
+        """The proved claim against whom the noise is meant: epsilon, delta, adversary, relation, ...; or None."""
+        plan = self.prepared.setting if self.prepared else None
+        meant = [c for c in self.summary["epsilon"] if plan and c["adversary"] == plan.adversary]
+        return dict(meant[0]) if meant and meant[0]["holds"] else None
+
+    def state_dict(
+        self, party: str | int | None = None, *, client: int | None = None, at: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return named weights, float32, and the module's constants.
+
+        party: of a vertical run, a party's name or number, or "server"; client: of a horizontal one, whose model it is,
+        at: after how many updates; both are rebuilt from the ledger of a run with a folder. Raises InputError.
+        """
+        assert self.prepared is not None  # only runs read from a folder have none
+        name = self.prepared.model_name(party)
+        flat = self.models.get(name)
+        if client is not None or at is not None:
+            flat = self._rebuilt(name, client, at)
+        assert flat is not None
+        return self.prepared.flat_model(name).state_dict(flat)
+
+    def _rebuilt(self, name: str, client: int | None, at: int | None) -> np.ndarray:
+        from raydpzv.experiment.rebuild import from_ledger
+
+        if self.path is None:
+            raise InputError("state_dict: client and at want a run with a folder; give out to raydpzv.run")
+        numbered = int(name.partition(" ")[2]) if name.startswith("client ") else client
+        found = from_ledger(self.path, at, numbered)
+        if found is None:
+            raise InputError(f"state_dict: the ledger of {self.path} cannot rebuild {name}")
+        return next(iter(found.models.values()))
 
     def rows(self, name: str) -> pa.Table:
         """Return the rows of one type, such as "evaluation" or "release"."""
@@ -196,7 +237,6 @@ class RowWriter:
         return found
 
     def hold(self, rows: Rows) -> None:
-        """Take in rows that a checkpoint follows."""
         if self.folder is None:
             self.add(rows)
             return
@@ -345,7 +385,7 @@ class RunFinalizer:
         if folder:
             folder.write_summary(summary)
         self._watch.summary(summary)
-        return Run(summary, rows, models, folder.path if folder else None)
+        return Run(summary, rows, models, folder.path if folder else None, self._experiment)
 
 
 def _rows(**given: list[dict[str, Any]]) -> Rows:

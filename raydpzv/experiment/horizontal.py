@@ -21,15 +21,18 @@ from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
-from raydpzv.errors import SpecError
-from raydpzv.experiment.initial_model import ModelPlan, check_size
+from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.own import check_model
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
@@ -287,11 +290,23 @@ class PreparedHorizontal:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
 
+    def model_name(self, party: str | int | None) -> str:
+        """Return the name of the one model."""
+        if party not in (None, MODEL):
+            raise InputError(f"state_dict: all clients train one model; leave party out, got {party!r}")
+        return MODEL
+
+    def flat_model(self, name: str) -> FlatModel:
+        """Return the model before the first update."""
+        return self.plan.model()
+
     def skipped_rows(self) -> frozenset[str]:
         return frozenset()
 
     def fingerprint(self, key: bytes) -> dict[str, Any]:
         arrays = [*self.split.train.arrays, *self.split.held_out]
+        if self.spec.split.how == "owners":
+            arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
         return fingerprint(self.spec, arrays, key) | self.plan.facts()
 
     def objective(self, device: str = "cpu") -> Objective:
@@ -387,12 +402,17 @@ def _check(found: PreparedHorizontal) -> None:
         )
     if found.plan.loss != "cox" and spec.model.outputs is not None and spec.model.outputs < classes:
         raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
-    with torch.device("meta"):
-        module = found.plan.module()
+    if is_foreign(spec.model.kind):
+        model = found.plan.model()
+        check_model(model, found.split.test.x[:8], found.plan.outputs, "the model")
+        module = model.module
+    else:
+        with torch.device("meta"):
+            module = found.plan.module()
     check_size(module, "the model")
     if spec.descriptor.users(spec.method) is not None:
         _check_layers(spec.model.kind, module)
-    size = sum(p.numel() for p in module.parameters())
+    size = sum(p.numel() for p in module.parameters() if p.requires_grad)
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
         if need > _MOST_BYTES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,7 @@ from raydpzv.data.sources import Source
 from raydpzv.engine.dense import DenseNetwork, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
@@ -20,9 +21,12 @@ from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
-from raydpzv.registry import DATA_SOURCES, LOSSES
+from raydpzv.registry import BOTTOMS, DATA_SOURCES, LOSSES, WHOLE_MODELS
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
+
+if TYPE_CHECKING:  # defines torch modules, and so loads torch
+    from raydpzv.models.own import OwnModel
 
 _MOST_PARAMETERS = 10**11
 MODEL = "shared"
@@ -38,7 +42,7 @@ def check_size(module: torch.nn.Module, what: str) -> None:
 
 def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], device: str = "cpu") -> FlatModel:
     """Return a client's bottom model with its parameters before the first update; shape: of one record's features."""
-    model = FlatModel(lambda: bottom_module(spec, shape), Key(spec.seed) / "client" / client, device)
+    model = FlatModel(lambda: bottom_module(spec, client, shape), Key(spec.seed) / "client" / client, device)
     if spec.model.initial == "zero_last":
         model.zero_last()
     if spec.model.initial == "orthogonal_last":
@@ -46,13 +50,18 @@ def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], devi
     return model
 
 
-def bottom_module(spec: VerticalScenario, shape: Sequence[int]) -> torch.nn.Module:
+def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     """Return a client's bottom network; shape: of one record's features."""
     from raydpzv.models.bottoms import bottom  # defines torch modules, and so loads torch
 
     model, data = spec.model, spec.data
+    name = model.bottom_of(client)
+    if is_foreign(name):
+        own: OwnModel = BOTTOMS[name]
+        offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client}
+        return own(model.options or {}, offered)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
-    return bottom(model.bottom, tuple(shape), model.hidden, model.embedding, vocabulary)
+    return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,11 @@ class ModelPlan:
         from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
 
         model = self.spec.model
-        return whole(model.kind, self.shape, model.hidden, self._outputs)
+        if is_foreign(model.kind):
+            own: OwnModel = WHOLE_MODELS[model.kind]
+            offered = {"shape": self.shape, "outputs": self.outputs, "classes": self.classes}
+            return own(model.options or {}, offered)
+        return whole(model.kind, self.shape, model.hidden, self.outputs)
 
     @property
     def loss(self) -> str:
@@ -156,7 +169,7 @@ class ModelPlan:
         model = self.spec.model
         if self.loss != "cross_entropy":
             return None
-        return dense_whole(model.kind, self.shape, model.hidden, self._outputs)
+        return dense_whole(model.kind, self.shape, model.hidden, self.outputs)
 
     def model(self, device: str = "cpu") -> FlatModel:
         """Return the network with its parameters before the first update."""
@@ -219,7 +232,8 @@ class ModelPlan:
         return self.updates.rule.vectors if self.updates else 0
 
     @property
-    def _outputs(self) -> int:
+    def outputs(self) -> int:
+        """Scores of a record."""
         loss: Loss = LOSSES[self.loss]
         return self.spec.model.outputs or loss.outputs or self.classes
 

@@ -36,12 +36,10 @@ class ReplicaEvaluator:
         self._held_out = prepared.held_out(device)
 
     def evaluate(self, version: int) -> Metrics:
-        """Score the model on the held-out rows."""
         self._host.run_until(version)
         return self._held_out.scored(partial(self._client_group.evaluate, version))
 
     def state(self, version: int) -> np.ndarray:
-        """Return parameters and momentum, if there is one."""
         self._host.run_until(version)
         return self._client_group.state(version)
 
@@ -55,12 +53,10 @@ class WeightsEvaluator:
         self._held_out = prepared.held_out(device)
 
     def evaluate(self, version: int) -> Metrics:
-        """Score the model on the held-out rows."""
         x = self._objective.vector(self._server.parameters())
         return self._held_out.scored(partial(self._objective.evaluate, x))
 
     def state(self, version: int) -> np.ndarray:
-        """Return the weights."""
         return self._server.parameters()[None]
 
 

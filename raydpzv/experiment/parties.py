@@ -5,6 +5,7 @@ A client's factory holds its own features and nothing of the others; the server'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,12 +23,17 @@ from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.own import OwnModel, check_model
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
+
+_CHECKED = 8
+"""Records on which a user's own model is checked."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,18 @@ class ClientFactory:
 
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
-        with torch.device("meta"):
-            module = bottom_module(self.spec, self.x_train.shape[1:])
-        check_size(module, f"the bottom model of {label(self.client, self.spec.party_names)}")
+        shape, title = (
+            self.x_train.shape[1:],
+            f"the bottom model of {label(self.client, self.spec.party_names)}",
+        )
+        if is_foreign(self.spec.model.bottom_of(self.client)):
+            model = bottom_model(self.spec, self.client, shape)
+            check_model(model, self.x_train[:_CHECKED], self.spec.model.embedding, title)
+            module = model.module
+        else:
+            with torch.device("meta"):
+                module = bottom_module(self.spec, self.client, shape)
+        check_size(module, title)
         self.spec.descriptor.fits(self.spec.method, module)
 
     def network(self) -> DenseNetwork:
@@ -61,7 +76,7 @@ class ClientFactory:
         """Return the bottom model if it is one of dense layers, else None."""
         model = self.spec.model
         return dense_bottom(
-            model.bottom, self.x_train.shape[1:], model.hidden, model.embedding, model.initial
+            model.bottom_of(self.client), self.x_train.shape[1:], model.hidden, model.embedding, model.initial
         )
 
     def make(self, device: str = "cpu") -> Client:
@@ -108,8 +123,14 @@ class ServerFactory:
                 f'model.embedding: wanted {self.classes}, the number of classes, with head = "sum", '
                 f"got {model.embedding}"
             )
+        if is_foreign(model.head):
+            widths = self.spec.split.clients, model.embedding
+            records = np.linspace(-1, 1, _CHECKED * math.prod(widths), dtype=np.float32).reshape(_CHECKED, -1)
+            check_model(
+                FlatModel(self.head, Key(self.spec.seed) / "server"), records, self.classes, "the head"
+            )
         with torch.device("meta"):
-            check_size(self._head(), "the head")
+            check_size(self.head(), "the head")
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -134,17 +155,22 @@ class ServerFactory:
         def top(settings: HeadSettings) -> Top:
             if spec.model.engine == "compiled":
                 return CompiledTop(self.network(), settings, key, rows)
-            return TorchTop(Head(FlatModel(self._head, key / "server", device), settings, key), rows)
+            return TorchTop(Head(FlatModel(self.head, key / "server", device), settings, key), rows)
 
         parts = ServerParts(
             *(top, len(self.y_train), clients, width, key, self.noise, self.coins), spec.budget.updates
         )
         return spec.descriptor.server(parts, spec.method)
 
-    def _head(self) -> torch.nn.Module:
-        spec = self.spec
-        head: torch.nn.Module = HEADS[spec.model.head](
-            spec.split.clients, spec.model.embedding, spec.model.head_widths, self.classes
+    def head(self) -> torch.nn.Module:
+        """Return the head's network."""
+        spec, model = self.spec, self.spec.model
+        if is_foreign(model.head):
+            own: OwnModel = HEADS[model.head]
+            offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.classes}
+            return own(model.head_options or {}, offered)
+        head: torch.nn.Module = HEADS[model.head](
+            spec.split.clients, model.embedding, model.head_widths, self.classes
         )
         return head
 
@@ -165,9 +191,9 @@ def vertical_parties(
         spec, split.train.y, y_held_out, split.train.classes, noise, coins, split.validated
     )
     # one client of each shape: a deep model takes tens of milliseconds to build
-    first_of: dict[tuple[int, ...], ClientFactory] = {}
+    first_of: dict[object, ClientFactory] = {}
     for client in clients:
-        first_of.setdefault(client.x_train.shape[1:], client)
+        first_of.setdefault((client.x_train.shape[1:], spec.model.bottom_of(client.client)), client)
     for client in first_of.values():
         client.check()
     server.check()
@@ -183,7 +209,7 @@ def _with_engine(
     shares = (resources.client_gpus, resources.server_gpus)
     engine = choose(
         model.engine,
-        {f'model.bottom = "{model.bottom}"': client.dense() for client in clients[:1]}
+        {f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]}
         | {label(client.client, spec.party_names): client.dense() for client in clients}
         | {f'model.head = "{model.head}"': server.dense()},
         SPLIT_MODELS,

@@ -22,10 +22,11 @@ from raydpzv.data.scaling import encoded, scale, scale_by
 from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
 from raydpzv.data.users import Known, UserParts, check_least, share_users
-from raydpzv.errors import DataError
+from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header
+from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.environment import DATA_DIGEST
@@ -176,6 +177,14 @@ class Prepared(Protocol):
         """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
         ...
 
+    def model_name(self, party: str | int | None) -> str:
+        """Return under which name a party's model is on record. Raises InputError if there is none."""
+        ...
+
+    def flat_model(self, name: str) -> FlatModel:
+        """Return the model of that name before the first update."""
+        ...
+
 
 def prepare(spec: AnyScenario) -> Prepared:
     """Load a scenario's data and build what a run needs. Raises SpecError and DataError."""
@@ -231,7 +240,13 @@ def shared_rows(
         if train.times is not None:
             check_least(shared, 2, "with survival times, whose loss compares a user's records")
         return split, shared
-    return split, split_rows(split.train.y, how, key / "parts")
+    classed = split.train.silos if how.how == "owners" else split.train.y
+    if classed is None:
+        raise SpecError(
+            f'split.how: "owners" wants data that say whose each row is, got data.source = "{data.source}"; use "iid" '
+            'or "dirichlet"'
+        )
+    return split, split_rows(classed, how, key / "parts")
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:

@@ -66,7 +66,6 @@ class LedgerServer:
         return self._server.updates
 
     def first_orders(self) -> Sequence[Order]:
-        """Return the first orders."""
         return self._server.first_orders()
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -85,15 +84,12 @@ class LedgerServer:
         return orders
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
-        """Score the composed model on the held-out rows."""
         return self._server.evaluate(embeddings)
 
     def sha256(self) -> str:
-        """Return the digest of the head's parameters."""
         return self._server.sha256()
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters, float32 [d_0]."""
         return self._server.parameters()
 
     def state(self) -> dict[str, Any]:

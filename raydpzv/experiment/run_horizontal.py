@@ -108,7 +108,6 @@ class HorizontalCore(RunCore):
         self.segment.bring(self._ledger, accounted=self._prepared.setting is not None)
 
     def open_wall(self, clock: WallClock) -> PullServerLoop:
-        """Start the segment and open the server's loop for hosts under the wall clock."""
         self.segment.record_start(clock.origin)
         self.wall = PullServerLoop(self.server_loop, clock, self._prepared.timing.service_seconds)
         self.clock = clock
@@ -145,7 +144,6 @@ class HorizontalParties:
             self._resume_point.begin(cast(LedgerGroup, group), checkpoint.round)
 
     def warm_up(self) -> None:
-        """Let throw-away parties make a run's first updates."""
         warm_up(self._prepared, self._device)
 
     def bring_segment(self) -> None:
@@ -155,7 +153,6 @@ class HorizontalParties:
         self.core.bring_segment()
 
     def open_wall(self, clock: WallClock) -> Sequence[PullLoop]:
-        """Start the segment; return a loop for each host."""
         wall, begins = self.core.open_wall(clock), self.core.segment.start.begins
         timing, parts = self._prepared.timing, len(self._hosts)
         return [
@@ -164,33 +161,27 @@ class HorizontalParties:
         ]
 
     def poll(self) -> None:
-        """Keep a snapshot if one is due under the wall clock."""
         self.core.snapshots.look(self.core.server_loop.updates)
 
     def saved(self) -> list[SavedClient]:
-        """Return what a checkpoint keeps of each client: nothing, the ledger has it."""
         return []
 
     def evaluate(self) -> None:
-        """Evaluate the model under the wall clock."""
         self.core.evaluate()
 
     def close(self) -> None:
         """Record the answers that were never applied under the wall clock: there are none."""
 
     def models(self) -> dict[str, np.ndarray]:
-        """Return the model by its name."""
         return {MODEL: self.core.model()}
 
     def facts(self) -> dict[str, Any]:
-        """Return what the snapshot-free revert did to the bits, where it is in use: measured."""
         if not self._prepared.separate:
             return {}
         drift = cast(OwnModels, self._client_group).drift(self.core.server_loop.updates)
         return {"drift": {"largest": drift.largest, "share": drift.share}}
 
     def done(self) -> None:
-        """Delete the snapshots that only a resumed run needs."""
         self._resume_point.end()
 
 

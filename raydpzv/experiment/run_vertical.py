@@ -61,7 +61,6 @@ class VerticalCore(RunCore):
         self.segment.bring(host)
 
     def open_wall(self, clock: WallClock) -> LockedServerLoop:
-        """Start the segment and open the server's loop for clients under the wall clock."""
         prepared, segment = self._prepared, self.segment
         segment.record_start(clock.origin)
         self.wall = LockedServerLoop(
@@ -100,15 +99,12 @@ class VerticalParties:
         self._loops: list[ClientLoop] = []
 
     def warm_up(self) -> None:
-        """Let throw-away parties make a run's first exchanges."""
         warm_up(self._prepared, self._device)
 
     def bring_segment(self) -> None:
-        """Bring the roles to where a segment starts under the wall clock."""
         self.core.bring_segment(self.host)
 
     def open_wall(self, clock: WallClock) -> Sequence[ClientLoop]:
-        """Start the segment; return a loop for each client."""
         wall, start = self.core.open_wall(clock), self.core.segment.start
         timing, timeout = self._prepared.timing, self._prepared.spec.resources.timeout
         self._loops = [
@@ -121,23 +117,18 @@ class VerticalParties:
         """Look at the run under the wall clock: nothing is to be done."""
 
     def saved(self) -> list[SavedClient]:
-        """Return what a checkpoint keeps of each client."""
         return [loop.saved() for loop in self._loops]
 
     def evaluate(self) -> None:
-        """Evaluate the model under the wall clock."""
         self.core.wall.evaluate([loop.evaluate() for loop in self._loops])
 
     def close(self) -> None:
-        """Record the answers that were never applied under the wall clock."""
         self.core.wall.close()
 
     def models(self) -> dict[str, np.ndarray]:
-        """Return every party's parameters by its name."""
         return parameters(self._server, self._clients)
 
     def facts(self) -> dict[str, Any]:
-        """Return more for summary.json: nothing."""
         return {}
 
     def done(self) -> None:

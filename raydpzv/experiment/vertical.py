@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.data.vertical import Part, partition, without_client
-from raydpzv.experiment.initial_model import BottomPlan
+from raydpzv.data.vertical import Part, by_view, partition, without_client
+from raydpzv.errors import InputError
+from raydpzv.experiment.initial_model import BottomPlan, bottom_model
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import (
     TableChange,
@@ -24,11 +25,13 @@ from raydpzv.experiment.prepare import (
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header
+from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records import metrics
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.store import Rows
+from raydpzv.settings.party_names import client_number
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.privacy_filter import check_first_release, privacy_filter
 from raydpzv.sim.virtual import Timing
@@ -142,6 +145,27 @@ class PreparedVertical:
         tested = len(self.server.y_held_out) - self.server.validated
         return class_shares(self.server.y_held_out[:tested], self.server.classes)
 
+    def model_name(self, party: str | int | None) -> str:
+        """Return "server", or the name of a client's model."""
+        if party == "server":
+            return party
+        if party is None:
+            raise InputError(
+                f"state_dict: each party has a model; give party={', '.join(map(repr, self.spec.party_names)) or 0} or "
+                '"server"'
+            )
+        client = client_number(str(party), self.spec.party_names)
+        if not 0 <= client < len(self.clients):
+            raise InputError(f"state_dict: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
+        return f"client {client}"
+
+    def flat_model(self, name: str) -> FlatModel:
+        """Return a party's model before the first update."""
+        if name == "server":
+            return FlatModel(self.server.head, Key(self.spec.seed) / "server")
+        client = int(name.partition(" ")[2])
+        return bottom_model(self.spec, client, self.clients[client].x_train.shape[1:])
+
     def skipped_rows(self) -> frozenset[str]:
         return frozenset() if self.spec.record.staleness else frozenset({"staleness"})
 
@@ -165,7 +189,9 @@ def prepare_vertical(
     loaded = load_scenario(spec, change, strangers)
     train = loaded.split.train
     spec = with_batch(spec, train.rows)
-    parts = partition(train.x.shape[1:], spec.split, train.features)
+    parts = by_view(train.views, spec.split.clients) or partition(
+        train.x.shape[1:], spec.split, train.features
+    )
     privacy = privacy_setting(spec, train.rows)
     if secret is None and spec.method.coins == "system":
         secret = secrets.randbits(256)

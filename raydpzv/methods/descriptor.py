@@ -1,4 +1,4 @@
-"""What the program knows of a method beside its two roles: one descriptor, in the method's own file.
+"""Descriptors: all that the program knows of a method beside its two roles, in the method's own file.
 
 A method is a configuration (a frozen dataclass whose docstrings become the settings page), a client, a server and a
 descriptor; `raydpzv.registry.METHODS` finds it by name. Everything else in the program (scenario files, noise and its
@@ -23,6 +23,7 @@ from raydpzv.engine.choice import ENGINES, Engine
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import SpecError
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
@@ -78,7 +79,7 @@ _NO_STEPS = Schedule(0.0)
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How a zeroth-order method's (seed, scalar) pairs move a model; what has one keeps a ledger.
+    """The law by which a zeroth-order method's (seed, scalar) pairs move a model. Methods with one keep a ledger.
 
     rule: law of the directions, momentum and its form; lr: step size of each update, and perturbations: pairs per
     upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
@@ -100,7 +101,7 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """Where a method's noise falls, and what an account has to know of its releases.
+    """The place of a method's noise, and the facts of its releases that an account needs.
 
     on: the batch mean that the server releases, each row of the embeddings a client sends, or each row of the gradients
     the server sends. per_upload: releases per upload, P. hidden: there is state trained on records without noise that
@@ -178,7 +179,7 @@ class NoiseParts:
 
 @dataclass(frozen=True)
 class ClientParts:
-    """What a vertical client is made of: its bottom model by any engine, its D training rows, the key, noise.
+    """Parts of a vertical client: its bottom model by any engine, its D training rows, the key, noise.
 
     coins: the key of batches, which is another where they are secret; updates: planned uploads of all clients.
     """
@@ -199,7 +200,7 @@ class ClientParts:
 
 @dataclass(frozen=True)
 class ServerParts:
-    """What a vertical server is made of: its top model with the labels by any engine, D rows, M clients, width E.
+    """Parts of a vertical server: its top model with the labels by any engine, D rows, M clients, width E.
 
     coins: the key of batches, which is another where they are secret; updates: planned uploads.
     """
@@ -269,7 +270,7 @@ class VerticalMethod(Generic[C]):
 
 @dataclass(frozen=True)
 class UserPlan:
-    """What a method releases about users, and what an account has to know of it.
+    """The releases of a method about users, and their facts that an account needs.
 
     kind: sums of the users' clipped vectors ("sum"); the silos' clipped updates ("naive"); DP-SGD in every silo on at
     most `group` records of a user ("group"; "max" and "median" are read off the data). weights: w_su of "sum", 1/S or
@@ -306,7 +307,7 @@ class UserPlan:
 
 @dataclass(frozen=True)
 class HorizontalServerParts:
-    """What a horizontal server is made of: each client's number of rows [M], the run's key, the model before round 1.
+    """Parts of a horizontal server: each client's number of rows [M], the run's key, the model before round 1.
 
     initial: makes the parameters, float32 [d]; replica: makes a model that follows the ledger as the server does;
     ledger: of methods with a rule; users: of methods that release sums over users.
@@ -322,7 +323,7 @@ class HorizontalServerParts:
 
 @dataclass(frozen=True)
 class ClientGroupParts:
-    """What a group of horizontal clients is made of: one objective per thread, which rows are whose, the run's key.
+    """Parts of a group of horizontal clients: one objective per thread, which rows are whose, the run's key.
 
     replica, updates: of methods with a rule, the model before round 1 and where the ledger's updates come from. users:
     of methods that release sums over users, how the silos release them; recorded: updates that were released before the
@@ -416,7 +417,7 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
         if field.default is dataclasses.MISSING:
             yield f"{config.__name__}.{field.name}: wanted a default that does not change; give it one"
     given = getattr(config, "name", None)
-    if given != name:
+    if given != name and not is_foreign(name):
         yield f"{config.__name__}.name: wanted the registry's name {name!r} as default, got {given!r}"
     try:
         field_docstrings(config)

@@ -17,7 +17,7 @@ from raydpzv.zo.vectors import Vector, as_array, assign
 
 
 class UpdateSource(Protocol):
-    """Where updates come from: a ledger, or a way to one."""
+    """A source of updates: a ledger, or a connection to one."""
 
     def since(self, version: int, until: int | None = None) -> Slice:
         """Return the updates after `version`, up to and including `until` (None: the newest)."""

@@ -1,4 +1,4 @@
-"""What a method is: two plain roles that know no clock, no network and no Ray."""
+"""The two roles of a method, which know no clock, no network and no Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raydpzv.wire.messages import Body, ClientModels
 
 
 class Release(NamedTuple):
-    """What left a party, with the receipt of its noise: a scalar, or rows of an array (then the value is NaN)."""
+    """A release of a party, with the receipt of its noise: a scalar, or rows of an array (then the value is NaN)."""
 
     perturbation: int
     value: float
@@ -27,7 +27,7 @@ class Release(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """How a client that keeps no model of its own for long came to the model it works at.
+    """The catch-up of a client that keeps no model of its own.
 
     read: updates in that model; missed: those it had to replay first; pairs: (seed, scalar) pairs it got for that;
     pulled: it took the whole model instead.
@@ -209,7 +209,7 @@ class LedgerGroup(ClientGroup, Protocol):
 
 @dataclass(frozen=True)
 class Drift:
-    """How far clients' models are from the shared one after a full catch-up: largest difference, share of elements."""
+    """Distance of clients' models from the shared one after a catch-up: largest difference, share of elements."""
 
     largest: float
     share: float

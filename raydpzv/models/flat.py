@@ -1,4 +1,4 @@
-"""A module whose parameters are views of one flat float32 vector."""
+"""A module whose trained parameters are views of one flat float32 vector; all else of it is constant."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -14,45 +15,118 @@ from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.models.orthogonal import orthonormal
 
+_SHARED: WeakValueDictionary[tuple[str, str], torch.Tensor] = WeakValueDictionary()
+"""Constant tensors of this process by digest and device: the models of many clients keep one copy."""
+
 
 class FlatModel:
-    """A module and its parameters as one contiguous vector, drawn from a key.
+    """A module and its trained parameters as one contiguous vector, drawn from a key.
 
-    module    the network; its parameters are views of `flat`
-    flat      float32 [d], in the order of `module.named_parameters()`
-    offsets   parameter name to its first element in `flat`
+    module    the network in evaluation mode; its trained parameters are views of `flat`
+    trained   name to trained parameter, in the order of `module.named_parameters()`; tied ones once, by the first name
+    constant  name to frozen parameter or buffer
+    flat      float32 [d]
+    offsets   name of a trained parameter to its first element in `flat`
+
+    `make` returns the module without weights (it is called where new tensors lie on torch's "meta" device), or one
+    with weights, which are then the initial ones. Raises InputError for a module that cannot be one vector.
     """
 
     def __init__(
         self, make: Callable[[], torch.nn.Module], key: Key, device: torch.device | str = "cpu"
     ) -> None:
+        self._make = make
         with torch.device("meta"):
             self.module = make()
+        self.module.eval()  # dropout passes through, batch normalisation uses its statistics
+        self.trained, self.constant = split_state(self.module)
         self.offsets: dict[str, int] = {}
         size = 0
-        for name, p in self.module.named_parameters():
+        for name, p in self.trained.items():
             self.offsets[name] = size
             size += p.numel()
-        _refuse_unsuitable(self.module)
         self.flat = torch.empty(size, dtype=torch.float32, device=device)
-        self._install()
-        initialise(self.module, key)
+        self._given = {name for name, p in self.trained.items() if not p.is_meta}
+        self._install_constants(device)
+        self._install_trained()
+        self.draw(key)
 
-    def _install(self) -> None:
-        for name, p in list(self.module.named_parameters()):
+    def draw(self, key: Key) -> None:
+        """Set the trained parameters to their values before the first update.
+
+        Those of known layers follow from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does; an
+        embedding's entries on ±1/√width; normalisation layers and a summing head start as the identity. Others follow
+        from the module's own initialisation, under a generator seeded from the key. Given weights stay.
+        """
+        own: torch.nn.Module | None = None
+        for name, p in self.trained.items():
+            if name in self._given:
+                continue
+            path, _, leaf = name.rpartition(".")
+            layer = self.module.get_submodule(path)
+            if isinstance(layer, _identities()):
+                p.data.fill_(1.0 if leaf == "weight" else 0.0)
+            elif (fan_in := _fan_in(layer)) is not None:
+                draws = (key / "initial" / path / leaf).generator().random(p.numel(), dtype=np.float32)
+                bound = np.float32(1 / math.sqrt(fan_in))
+                p.data.copy_(torch.from_numpy((draws * 2 - 1) * bound).view(p.shape))
+            else:
+                own = own or self._built((key / "initial" / "own").seed64())
+                p.data.copy_(own.get_parameter(name))
+
+    def _built(self, seed: int) -> torch.nn.Module:
+        """Build the module with its own initialisation, under a generator that nothing else draws from."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self._make()
+
+    def _install_trained(self) -> None:
+        """Make every trained parameter, under each of its names, a view of the vector."""
+        first = {id(p): name for name, p in self.trained.items()}
+        views: dict[str, torch.nn.Parameter] = {}
+        for name, p in list(self.module.named_parameters(remove_duplicate=False)):
+            if id(p) not in first:
+                continue
+            known = first[id(p)]
+            if known not in views:
+                view = self.flat[self.offsets[known] : self.offsets[known] + p.numel()].view(p.shape)
+                if not p.is_meta:
+                    view.copy_(p.detach())
+                views[known] = torch.nn.Parameter(view)
             owner, _, leaf = name.rpartition(".")
-            view = self.flat[self.offsets[name] : self.offsets[name] + p.numel()].view(p.shape)
-            setattr(self.module.get_submodule(owner), leaf, torch.nn.Parameter(view))
+            setattr(self.module.get_submodule(owner), leaf, views[known])
+        self.trained = views
+
+    def _install_constants(self, device: torch.device | str) -> None:
+        """Give constants their values: those of the module's own initialisation, the same for every key."""
+        if any(t.is_meta for t in self.constant.values()):
+            own = self._built(0)
+            values = {**dict(own.named_parameters()), **dict(own.named_buffers())}
+        else:
+            values = self.constant
+        self.constant = {name: _shared(values[name].detach(), device) for name in self.constant}
+        for name, value in self.constant.items():
+            owner, _, leaf = name.rpartition(".")
+            module = self.module.get_submodule(owner)
+            if leaf in module._parameters:
+                setattr(module, leaf, torch.nn.Parameter(value, requires_grad=False))
+            else:
+                module._buffers[leaf] = value
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
+        """Number of trained parameters."""
         return self.flat.numel()
 
     @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The trained parameters, in the order of the vector."""
+        return list(self.trained.values())
+
+    @property
     def layout(self) -> str:
-        """Return the digest of the parameters' names and shapes in order: what a flat vector has to fit."""
-        shapes = [(name, tuple(p.shape)) for name, p in self.module.named_parameters()]
+        """Return the digest of the trained parameters' names and shapes in order: what a flat vector has to fit."""
+        shapes = [(name, tuple(p.shape)) for name, p in self.trained.items()]
         return hashlib.sha256(repr(shapes).encode()).hexdigest()
 
     def zero_last(self) -> None:
@@ -86,63 +160,67 @@ class FlatModel:
         finally:
             self.flat.copy_(own)
 
+    def state_dict(self, flat: np.ndarray) -> dict[str, torch.Tensor]:
+        """Return copies of the module's weights by name, at these trained parameters, float32 [d]."""
+        with self.at(flat):
+            return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
     def sha256(self) -> str:
-        """Return the digest of the parameters' bytes."""
+        """Return the digest of the trained parameters' bytes."""
         return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()
 
 
-def _refuse_unsuitable(module: torch.nn.Module) -> None:
-    """Refuse what mixes records, draws from a global generator, or is not in the parameter vector."""
-    layers = list(module.modules())
-    # a BatchNorm with neither statistics nor weights mixes records all the same
-    if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in layers) or any(
-        True for _ in module.buffers()
-    ):
-        raise InputError(
-            "the model has BatchNorm or keeps buffers: they mix records or are not in the parameter vector; "
-            "use GroupNorm or LayerNorm"
-        )
-    if any(isinstance(layer, torch.nn.modules.dropout._DropoutNd) for layer in layers):
-        raise InputError(
-            "the model has dropout: its masks come from torch's global generator and differ between w + λu and "
-            "w - λu; leave it out"
-        )
-    if len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.parameters())):
-        raise InputError(
-            "two layers of the model share a parameter: give each its own, or share the whole layer"
-        )
+def split_state(
+    module: torch.nn.Module,
+) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
+    """Return a module's trained parameters and its constants (frozen parameters and buffers) by their first names.
 
-
-def initialise(module: torch.nn.Module, key: Key) -> None:
-    """Fill every parameter from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does.
-
-    An embedding's entries are drawn on ±1/√width. Normalisation layers and a summing head start as the identity. A
-    layer type of unknown fan-in is an error, never a guess.
+    Raises InputError for no trained parameter, for half precision, and for batch normalisation without statistics of
+    its own, which mixes the records of a batch.
     """
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and not layer.track_running_stats:
+            raise InputError(
+                f'the model\'s layer "{name}" is a BatchNorm without statistics of its own, which mixes records: use '
+                "GroupNorm, LayerNorm, or track_running_stats=True (its statistics then stay as they are)"
+            )
+    parameters = dict(module.named_parameters())
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
+    if not trained:
+        raise InputError(
+            "the model has no trained parameter: give one requires_grad=True, or use a model that has one"
+        )
+    constant = {**frozen, **dict(module.named_buffers())}
+    for name, tensor in {**trained, **constant}.items():
+        if tensor.is_floating_point() and tensor.dtype != torch.float32 and (name in parameters):
+            raise InputError(
+                f'the model\'s parameter "{name}" is {tensor.dtype}: use float32, such as model.float()'
+            )
+    return trained, constant
+
+
+def _shared(value: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """Return the process's one copy of a constant on a device."""
+    found = value.contiguous().to(device)
+    digest = hashlib.sha256(f"{found.dtype} {tuple(found.shape)} ".encode())
+    digest.update(found.cpu().numpy().tobytes())
+    return _SHARED.setdefault((digest.hexdigest(), str(device)), found)
+
+
+def _identities() -> tuple[type[torch.nn.Module], ...]:
+    """Layers that start as the identity."""
     from raydpzv.models.heads import SumHead  # a subclass of torch's Module: would load a deferred torch
 
-    for path, layer in module.named_modules():
-        own = dict(layer.named_parameters(recurse=False))
-        if not own:
-            continue
-        if isinstance(layer, torch.nn.GroupNorm | torch.nn.LayerNorm | SumHead):
-            layer.reset_parameters()
-            continue
-        bound = 1 / math.sqrt(_fan_in(layer))
-        for name, p in own.items():
-            draws = (key / "initial" / path / name).generator().random(p.numel(), dtype=np.float32)
-            p.data.copy_(torch.from_numpy((draws * 2 - 1) * np.float32(bound)).view(p.shape))
+    return torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.modules.batchnorm._BatchNorm, SumHead
 
 
-def _fan_in(layer: torch.nn.Module) -> int:
+def _fan_in(layer: torch.nn.Module) -> int | None:
+    """Return how many inputs each output of a layer has; None for a layer of unknown kind."""
     if isinstance(layer, torch.nn.Linear):
         return layer.in_features
     if isinstance(layer, torch.nn.Conv2d):
         return layer.in_channels // layer.groups * math.prod(layer.kernel_size)
     if isinstance(layer, torch.nn.LSTM):
         return layer.hidden_size
-    if isinstance(layer, torch.nn.Embedding):
-        return layer.embedding_dim
-    raise InputError(
-        f"no initialisation is defined for {type(layer).__name__}: use Linear, Conv2d, LSTM, Embedding or a norm"
-    )
+    return layer.embedding_dim if isinstance(layer, torch.nn.Embedding) else None

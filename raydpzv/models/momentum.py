@@ -19,7 +19,7 @@ class MomentumDescent:
 
     @property
     def kept(self) -> list[torch.Tensor]:
-        """What is kept beside the parameters: [v] with momentum."""
+        """The vectors kept beside the parameters: [v] with momentum."""
         return [] if self._velocity is None else [self._velocity]
 
     def step(self, gradients: Sequence[torch.Tensor], scale: float = 1.0) -> None:

@@ -65,7 +65,7 @@ class ScalarLog(Callback):
     interval = INTERVAL
 
     def status(self, status: Status) -> None:
-        """Write where the run stands."""
+        """Write the status of the run."""
         if not status.stage:
             self.write(status.updates, status.time, status_scalars(status))
             self.flush()
@@ -161,7 +161,7 @@ class JsonLog(Callback):
         self._line("start", names | {"clock": spec.clock.kind, "runner": run.runner})
 
     def status(self, status: Status) -> None:
-        """Write where the run stands."""
+        """Write the status of the run."""
         if not status.stage:
             self._update = status.updates
             self._line("status", {"time": status.time, **status_scalars(status)})

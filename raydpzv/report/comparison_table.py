@@ -126,7 +126,7 @@ _SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
 
 
 def target_name(target: float) -> str:
-    """Return a target as it stands in the names of columns: 0.9."""
+    """Return a target as the names of columns have it: 0.9."""
     return f"{target:.10g}"
 
 

@@ -1,4 +1,4 @@
-"""What a comparison comes to in words: its tables of accuracies and costs, and sentences on failures and targets.
+"""A comparison in words: its tables of accuracies and costs, and sentences on failures and targets.
 
 The ε beside a method is what its noise is calibrated to, no guarantee: the privacy table alone says what is proved.
 `folded` is what `raydpzv.report.comparison_table.table` returns; a row is a line of it.
@@ -63,7 +63,7 @@ def summary_report(compared: Compared, targets: Sequence[float]) -> Group:
 
 
 def console_report(compared: Compared, targets: Sequence[float]) -> Group:
-    """Return all that a comparison comes to, for a console of 120 columns."""
+    """Return everything about a comparison, for a console of 120 columns."""
     runs, curves, claims = compared
     folded = table(runs, curves, targets)
     found = accuracy_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs))

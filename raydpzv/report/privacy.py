@@ -18,7 +18,7 @@ from raydpzv.report import text
 from raydpzv.report.table import Column, Grid, HeadTable, Mark, grid
 
 CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hidden state."
-"""What the conditional column means; stands below a table that has one."""
+"""The meaning of the conditional column, printed below a table that has one."""
 
 _CONDITIONAL = "if no hidden state*"
 _NOISE = "z (noise\n/sens.)"

@@ -41,7 +41,7 @@ _MOST_NAMED = 20
 
 
 def clock_axis(runs: Sequence[RunView]) -> str:
-    """Return the words on an axis of the run's clock, which stands still between two legs."""
+    """Return the words on an axis of the run's clock, which stops between two legs."""
     return "run clock (s)" + (
         ", the gaps between legs left out" if any(r.summary.get("legs") for r in runs) else ""
     )

@@ -1,1 +1,1 @@
-"""Hyper-parameter searches: a space of settings, trials drawn from it, what they come to, and what they spend."""
+"""Hyper-parameter searches: a space of settings, trials drawn from it, their results, and the ε they spend."""

@@ -20,7 +20,7 @@ from fractions import Fraction
 from raydpzv.search.trial_ranking import ranked
 
 FACTOR = 2
-"""One in so many of those that came to a rung goes on from it; the next one is so many times as far."""
+"""One in so many trials is promoted at a rung; the next rung is so many times as far."""
 SHARE = Fraction(1, 2)
 """Part of the updates of all trials in full that may be made."""
 
@@ -68,9 +68,9 @@ class Bracket:
         return TrialLeg(trial, since, self._rungs[rung] if rung < len(self._rungs) else None, value)
 
     def arrived(self, trial: int, value: float, *, over: bool = False) -> None:
-        """Take in that a trial has come to where it was sent; value: its metric there, NaN where there is none.
+        """Record that a trial has reached its target; value: its metric there, NaN where there is none.
 
-        over: it does not go on from there, whatever it is worth beside others.
+        over: it does not resume, whatever its rank.
         """
         self._on_the_way.discard(trial)
         rung = self._sent[trial]
@@ -109,7 +109,7 @@ class Bracket:
         return None
 
     def _standing_at(self, rung: int, order: Sequence[int]) -> int | None:
-        """Return the first of these that stands at a rung with a metric."""
+        """Return the first of these that is paused at a rung with a metric."""
         here = (n for n in order if n in self._paused and self._sent[n] == rung)
         return next((n for n in here if not math.isnan(self._came[rung][n])), None)
 

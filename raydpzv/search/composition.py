@@ -2,9 +2,9 @@
 
 Whoever chose the best trial by its results has looked at all of them, so that its own ε alone may not be claimed of it.
 Each trial whose accountant is the closed form is μ-GDP whatever the trials before it released; such releases compose by
-adding their μ² (Dong, Roth, Su 2022), also where a trial's settings hang on the results of earlier ones.
+adding their μ² (Dong, Roth, Su 2022), also if a trial's settings depend on the results of earlier ones.
 
-Where trials are cut short by their results, or break off as one does that diverges, how much was released hangs on
+Where trials are cut short by their results, or break off as one does that diverges, how much was released depends on
 what was released. The sum of what was made is then a count, no guarantee (Rogers et al. 2016); what was planned is one,
 since it was fixed before the first release (Whitehouse et al. 2023, fully adaptive composition).
 
@@ -44,7 +44,7 @@ class Composed:
     """ε of a whole search against the adversary of one of the winner's claims; without a winner, of one of a trial's.
 
     winner: that claim's ε, NaN where nothing was chosen; spent: of all releases made; planned: of all that the trials
-    might have made; NaN where no number is justified, and `missing` says why. runs: how many were begun; possible:
+    might have made; NaN where no number is justified, and `missing` says why. runs: how many were started; possible:
     those among them of which nobody knows how far they came, and that count as planned. cut: may trials have been cut
     short by their results? unit: what is protected.
     """

@@ -54,7 +54,7 @@ _Changes = dict[str, tuple[tuple[int, float], ...]]
 
 @dataclass(frozen=True)
 class Exploit:
-    """One trial goes on from another: their metrics then, the step sizes it goes on with, and bytes that are copied.
+    """One trial resumes from another: their metrics then, its new step sizes, and the bytes that are copied.
 
     state_bytes: of checkpoint and ledger; row_bytes: of the record.
     """
@@ -83,9 +83,9 @@ def population_of(
     quantile: float | None,
     seed: int,
 ) -> Population:
-    """Return how a population goes on; interval: updates of a leg, None: a tenth of the budget, at an evaluation.
+    """Return how a population trains; interval: updates of a leg, None: a tenth of the budget, at an evaluation.
 
-    Raises SpecError for what cannot be changed in mid-run, and for trials of which none can go on from another.
+    Raises SpecError for settings that cannot change in mid-run, and for trials that cannot resume from one another.
     """
     spec = trials[0].spec
     _check_space(spec, space)
@@ -248,7 +248,7 @@ def to_go(folder: Path, plan: SearchPlan, until: int | None) -> list[Trial]:
 
 
 def take_turn(folder: Path, plan: SearchPlan, updates: int) -> Turn:
-    """Decide who goes on from whom after so many updates, write it down, and do it; or what was decided before.
+    """Decide which trial resumes from which after so many updates, record it, and do it; or what was decided before.
 
     Raises RunError if trials do not release alike.
     """
@@ -437,7 +437,7 @@ def facts_of(number: int, found: Sequence[Turn]) -> dict[str, Any]:
 
 
 def said(turn: Turn) -> list[str]:
-    """Return in a line each who goes on from whom, and how."""
+    """Return a line for each trial that resumes from another one."""
     return [
         f"after {turn.updates} updates trial {e.trial} ({figure(e.value)}) goes on from trial {e.donor} "
         f"({figure(e.donor_value)}; {e.state_bytes:,} bytes of checkpoint and ledger) with "

@@ -29,7 +29,7 @@ _OTHERS = ("seconds", "bytes", "epsilon")
 
 
 def why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
-    """Return why trials cannot stand and go on one by one, or nothing; actors: has each its own?"""
+    """Return why trials cannot pause and resume one by one, or nothing; actors: has each its own?"""
     if actors:
         return "--actors: actors of a trial's own cannot stand still"
     for trial in trials:
@@ -94,7 +94,7 @@ def rule(plan: SearchPlan) -> str:
 
 
 class Promotion:
-    """Which trial goes on next. Raises DataError if what is on record is not of this search."""
+    """Chooses the trial that resumes next. Raises DataError if the record is not of this search."""
 
     def __init__(self, folder: Path, plan: SearchPlan) -> None:
         self._folder, self._plan, self._rungs = folder, plan, rungs(plan)
@@ -104,7 +104,7 @@ class Promotion:
         self._recall()
 
     def _recall(self) -> None:
-        """Take in what was promoted before, and where runs stand; what is on its way is to be gone on with first."""
+        """Read the promotions on record, and where runs are; trials that were under way resume first."""
         known: dict[int, list[Decision]] = {number: [] for number in self._trials}
         for told in decisions(self._folder):
             due = self._rungs[len(known.get(told.trial, ())) :][:1]
@@ -131,7 +131,7 @@ class Promotion:
         return self._trials[leg.trial]
 
     def next_leg(self) -> TrialLeg | None:
-        """Return which trial goes on, and write it down; None where there is none before another arrives, if ever."""
+        """Return the trial that resumes next, and record it; None while none can before another one arrives."""
         if self._begun:
             return self._begun.pop(0)
         leg = self._bracket.next()
@@ -141,7 +141,7 @@ class Promotion:
         return leg
 
     def ended(self, leg: TrialLeg) -> None:
-        """Take in that a leg is over: its trial has come to where it was sent, or has broken off."""
+        """Record that a leg is over: its trial has reached its target, or has failed."""
         if not self._arrived(leg):
             self._bracket.lost(leg.trial)
 
@@ -166,6 +166,6 @@ class Promotion:
 
 
 def said(leg: TrialLeg) -> str:
-    """Return in a line which trial goes on from a rung."""
+    """Return a line on a trial that is promoted from a rung."""
     end = "the end" if leg.until is None else f"{leg.until:,} updates"
     return f"trial {leg.trial} ({figure(leg.value)} after {leg.since:,} updates) goes on to {end}"

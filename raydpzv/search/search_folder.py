@@ -68,7 +68,7 @@ def run_path(folder: Path, trial: Trial) -> Path:
 
 
 def trials_left(folder: Path, plan: SearchPlan) -> list[Trial]:
-    """Return the trials that are still to be run, or gone on with.
+    """Return the trials to run or to resume.
 
     One that the scheduler has stopped is over once its summary is there.
     """

@@ -1,7 +1,7 @@
 """A search, resolved: every trial with its whole scenario, by what the best is chosen, which trials are cut short.
 
-It is written into the search's folder before the first trial, so that what is continued later is what was begun,
-whatever has become of the files it came from.
+It is written into the search's folder before the first trial. So a resumed search is the one that was started, even
+if the files it came from have changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METRICS = {
 """What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
 SCHEDULERS = ("none", "asha", "pbt")
 REDUCTION = 3
-"""Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third go on to thrice as many updates."""
+"""Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third resume to thrice as many updates."""
 _TOLERANCE = 1 + 1e-9
 
 
@@ -69,7 +69,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How a search goes on that chooses its next trials by what earlier ones came to (`suggest`).
+    """How a search chooses its next trials by the results of earlier ones (`suggest`).
 
     samples: trials in all; batch: how many are chosen at a time; seed: of the draws; base: the scenario whose settings
     are varied.
@@ -96,7 +96,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Population:
-    """How trials go on from one another (`raydpzv.search.population`).
+    """How trials resume from one another (`raydpzv.search.population`).
 
     interval: updates of a leg; quantile: share of the trials that take donors, and of those that are taken; seed: of
     the draws; space: of the step sizes.
@@ -114,8 +114,8 @@ class SearchPlan:
 
     metric: see METRICS; grace: updates before asha's first decision, 0 without asha; epsilon: what
     no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how more
-    trials are chosen, None where all are here. population: how trials go on from one another, None: they do not.
-    promotes: do asha's trials stand at rungs and go on later (`raydpzv.search.promotion`)? Else Ray Tune stops them.
+    trials are chosen, None where all are here. population: how trials resume from one another, None: they do not.
+    promotes: do asha's trials pause at rungs and resume later (`raydpzv.search.promotion`)? Else Ray Tune stops them.
     log_scaled: settings that pictures have on a logarithmic axis.
     """
 

@@ -158,7 +158,7 @@ def _dimension(setting: str, kind: str, values: Any, where: str) -> Dimension:
 
 
 def _check_different(name: str, values: Sequence[Any], where: str) -> None:
-    """Raise SpecError where a value stands twice, as 1 and 1.0 do; true is not 1, though Python has them equal."""
+    """Raise SpecError for a repeated value, such as 1 and 1.0; true is not 1, though Python has them equal."""
     known = [(isinstance(value, bool), value) for value in values]
     for place, value in enumerate(known):
         if value in known[:place]:

@@ -1,7 +1,7 @@
-"""What a search comes to: a row for each trial, read from its run's folder, and which trial is the best.
+"""The results of a search: a row for each trial, read from its run's folder, and the best trial.
 
-Rows are a function of the folders alone, so that a search that was killed and gone on with has those of one that was
-not, but for the seconds.
+Rows are a function of the folders alone. A search that was killed and resumed has the rows of one that was not, but for
+the seconds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DEVIATIONS = 3.0
 class BestPoint:
     """The best settings: the trials that came to their end with them, and the median of the metric over these.
 
-    The first, whose seed is the lowest, stands for them: its scenario is the one to run again.
+    The first, whose seed is the lowest, represents them: its scenario is the one to run again.
     """
 
     trials: tuple[Trial, ...]
@@ -85,7 +85,7 @@ class SearchResults:
 
     @property
     def best(self) -> Trial | None:
-        """The trial that stands for the best settings."""
+        """The trial that represents the best settings."""
         return self.choice.trials[0] if self.choice else None
 
     def ranked(self, plan: SearchPlan) -> list[Row]:
@@ -158,7 +158,7 @@ def search_results(
     *,
     stopped: bool = False,
 ) -> SearchResults:
-    """Read what the trials of a search have come to so far.
+    """Read the results of a search so far.
 
     reasons: by number, why one has no summary; stopped: has the user stopped the search, so that its best is no winner?
     """
@@ -184,7 +184,7 @@ def search_results(
 
 @dataclass(frozen=True)
 class TrialProgress:
-    """How far a trial has come: to its end, or to where it stands to be held against others.
+    """How far a trial has come: to its end, or to where it pauses to be compared with others.
 
     value: its metric there; NaN where it has none, since it diverged (why: by what) or was not measured.
     """
@@ -196,7 +196,7 @@ class TrialProgress:
 
 
 def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress | None:
-    """Return how far a trial has come; None where it has not begun, broke off, or was stopped on its way."""
+    """Return how far a trial has come; None if it has not started, failed, or was stopped on its way."""
     trial = as_trained(plan, turns(folder))[number]
     path, cut = run_path(folder, trial), cut_short(folder)
     summary, found = _read(trial, path)
@@ -342,7 +342,7 @@ def _spent(
     *,
     cut: bool,
 ) -> list[Composed]:
-    """Return what the search spent, for each claim of the best trial; without one, of any that was begun."""
+    """Return what the search spent, for each claim of the best trial; without one, of any that was started."""
     made, planned = dict[str, Sequence[Mapping[str, Any]]](), dict[str, Sequence[Mapping[str, Any]]]()
     possible = 0
     for trial in plan.started():

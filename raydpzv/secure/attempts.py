@@ -1,4 +1,4 @@
-"""Who takes part in a round: the set is fixed before masks and noise shares are made, and a failure begins another.
+"""Attempts at a round: the set of silos is fixed before masks and noise shares are made. A failure starts another.
 
 An attempt without one of its silos opens nothing, since its masks stay in the sum. It is charged when all of its
 uploads have come after all, beside the attempt that took its place.

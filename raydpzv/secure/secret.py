@@ -1,4 +1,4 @@
-"""What holds secrets: it shows its class alone and stays in its process."""
+"""Base of objects with secrets: they show their class alone and stay in their process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How keys are agreed on before the first round, phase by phase: what masked and weighted sums share.
+"""Key agreement before the first round, phase by phase, for masked and weighted sums.
 
 In each phase every silo gets one message and answers it. A silo that has lost its keys says so, and all begin again.
 """

@@ -1,4 +1,4 @@
-"""What all parties of the private weighting protocol know: sizes, the common multiple Λ, and what fits a key.
+"""Public sizes of the private weighting protocol: the common multiple Λ, and what fits a key.
 
 Weights are w_su = n_su / N_u for counts capped at `cap`, so that N_u = Σ_s n_su is at most cap · S and divides Λ.
 """

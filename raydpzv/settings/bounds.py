@@ -15,7 +15,7 @@ LEAST, MOST = 1e-9, 1e12
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a number must lie; a limit that is None does not bind."""
+    """Limits of a number; None does not bind."""
 
     gt: float | None = None
     ge: float | None = None

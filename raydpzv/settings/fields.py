@@ -110,6 +110,16 @@ PerColumnPositive = Annotated[float | tuple[float, ...] | dict[str, float], Befo
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
 
 
+def _options(value: Any) -> Any:
+    """Accept a table of values as TOML has them."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ValueError("wanted a table of parameters, such as {width = 32}")
+    return dict(value)
+
+
+Options = Annotated[dict[str, Any], BeforeValidator(_options)]
+"""Arguments of a user's own class or function."""
+
 Label = str | int | bool
 """A class or a category, as TOML has it."""
 

@@ -1,4 +1,4 @@
-"""What people read of a client: its party's name, or its number. Rows, ledgers and files know the number alone."""
+"""Names of clients for people: the party's name, or the number. Rows, ledgers and files have the number alone."""
 
 from __future__ import annotations
 

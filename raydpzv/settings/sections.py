@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from raydpzv.foreign import is_foreign, packed, unpack
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
@@ -19,6 +20,7 @@ from raydpzv.settings.fields import (
     Label,
     Named,
     OneLabel,
+    Options,
     Parties,
     PerClientNotNegative,
     PerClientPositive,
@@ -37,7 +39,9 @@ class DataSection(Section):
     """Where the rows come from."""
 
     source: Annotated[str, Named(DATA_SOURCES)] = "digits"
-    """Data set, one of `raydpzv list`."""
+    """Data set, one of `raydpzv list`; or your own, "module:attribute"."""
+    options: Options | None = None
+    """Arguments of your own function that returns the data."""
     folder: str | None = None
     """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity,
     creditcard, heart_disease, tcga_brca); see docs/data.md."""
@@ -133,6 +137,8 @@ class SplitSection(Section):
     parties: Parties | None = None
     """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
     first party is client 0. Reports and messages show the names."""
+    names: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    """Names of the clients whose arrays your own data hold, in their order."""
 
     @model_validator(mode="before")
     @classmethod
@@ -159,13 +165,21 @@ class ModelSection(Section):
     """The composed model: one bottom per client, one head at the server."""
 
     bottom: Annotated[str, Named(BOTTOMS)] = "mlp"
-    """Bottom model; "linear" is one linear layer, "lstm" takes series, "resnet18" images, "transformer" token ids."""
+    """Bottom model; "linear" is one linear layer, "lstm" takes series, "resnet18" images, "transformer" token ids; or
+    your own, "module:attribute"."""
+    bottoms: Annotated[tuple[Annotated[str, Named(BOTTOMS)], ...] | None, Field(strict=False)] = None
+    """One bottom model for each client, in place of `bottom`."""
     hidden: Widths = (32,)
     """Widths of the layers of mlp, lstm and transformer, or channels of cnn and resnet18; unused by linear."""
     embedding: Width = 2
     """Width E of a client's embedding."""
     head: Annotated[str, Named(HEADS)] = "mlp"
-    """Linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
+    """Linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression); or
+    your own, "module:attribute", from embeddings [B, M·E]."""
+    options: Options | None = None
+    """Arguments of your own bottom models. Parameters named shape, embedding and client are filled in."""
+    head_options: Options | None = None
+    """Arguments of your own head. Parameters named clients, embedding and classes are filled in."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
@@ -174,6 +188,10 @@ class ModelSection(Section):
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
+
+    def bottom_of(self, client: int) -> str:
+        """Return the name of a client's bottom model."""
+        return self.bottoms[client] if self.bottoms else self.bottom
 
     @property
     def head_widths(self) -> tuple[int, ...]:
@@ -350,6 +368,25 @@ class CommonSections(Section):
         return ()
 
     @property
+    def own(self) -> tuple[str, ...]:
+        """The names of the objects that a user brought: data, models and method."""
+        model, method = getattr(self, "model", None), getattr(self, "method", None)
+        words = [self.data.source, getattr(method, "name", "")]
+        words += [getattr(model, name, "") for name in ("kind", "bottom", "head")]
+        words += getattr(model, "bottoms", None) or ()
+        return tuple(dict.fromkeys(filter(is_foreign, words)))
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Return the state, and the user's objects with it: another process may not be able to import them."""
+        state = super().__getstate__()
+        return {**state, "own": packed(self.own)} if self.own else state
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Adopt a state and the user's objects."""
+        unpack(state.get("own", {}))
+        super().__setstate__({key: value for key, value in state.items() if key != "own"})
+
+    @property
     def note(self) -> str:
         """What is to be said of these settings beside every result; "": nothing. No setting itself."""
         return self._note
@@ -373,5 +410,5 @@ class Sections(CommonSections):
 
     @property
     def party_names(self) -> tuple[str, ...]:
-        """The names in `split.parties`."""
-        return tuple(self.split.parties or ())
+        """The names in `split.parties` or `split.names`."""
+        return tuple(self.split.parties or self.split.names or ())

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
-from raydpzv.settings.fields import HorizontalSelectors, Named, Section, Widths
+from raydpzv.settings.fields import HorizontalSelectors, Named, Options, Section, Widths
 from raydpzv.settings.sections import CommonSections
 
 
@@ -19,7 +19,8 @@ class HorizontalSplitSection(Section):
     """Which rows each client holds."""
 
     how: Annotated[str, Named(HORIZONTAL_SPLITS)] = "dirichlet"
-    """Equal random parts, class mixtures that differ by client, or silos of users, see [users]."""
+    """Equal random parts, class mixtures that differ by client, the owners that your own data name, or silos of users,
+    see [users]."""
     clients: Annotated[int, Field(ge=1, le=100_000_000)] = 100
     """Number of clients, M; of silos, S."""
     alpha: Positive = 1.0
@@ -58,7 +59,9 @@ class WholeModelSection(Section):
 
     kind: Annotated[str, Named(WHOLE_MODELS)] = "mlp"
     """Multilayer perceptron, logistic regression, or the networks of the DeComFL paper or the Uldp-FL
-    paper (cnn_users, mlp_normed)."""
+    paper (cnn_users, mlp_normed); or your own, "module:attribute"."""
+    options: Options | None = None
+    """Arguments of your own model. Parameters named shape, outputs and classes are filled in."""
     hidden: Widths = (32,)
     """Hidden widths of mlp and mlp_normed."""
     outputs: Width | None = None

@@ -75,28 +75,23 @@ class NoPrivacyFilter:
     of_uploads = False
 
     def refuses(self, upload: Upload) -> str | None:
-        """Never refuse."""
         return None
 
     def charge(
         self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
     ) -> PrivacyLoss:
-        """Nothing is noised, nothing is claimed."""
         return UNACCOUNTED
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
-        """Return them as they are: nothing is claimed."""
         return mus
 
     def spent(self) -> Spent | None:
-        """Account for nothing."""
         return None
 
     def give_up(self) -> None:
         """There is no account to drop."""
 
     def state(self) -> dict[str, Any]:
-        """Nothing is accounted."""
         return {}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:

@@ -83,7 +83,6 @@ class PullRun(VirtualRun):
         self._plan_epoch()
 
     def moment(self) -> dict[str, Any]:
-        """Return all that the run needs to go on between two events, beside its roles."""
         return super().moment() | {"drawn": self._drawn, "waiting": self._queue.waiting()}
 
     def _resume_moment(self, state: Mapping[str, Any]) -> None:
@@ -177,7 +176,6 @@ class PullServerLoop:
         self._stopping = threading.Event()
 
     def wake(self, client: int) -> Order | None:
-        """Return what the client is to work at, as things are now."""
         with self._lock:
             if self._server_loop.stop_reason is not None:
                 return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from time import process_time
 from typing import Any, NamedTuple, cast
 
@@ -52,6 +52,52 @@ class _OpenService(NamedTuple):
     loss: float
 
 
+@dataclass(slots=True)
+class _Open:
+    """What is not settled yet between two events.
+
+    services: whose answers are not applied, by client. syncs: what clients have read for their work. numbers: sent up
+    and down since the last update. attempt: the last one that was recorded.
+    """
+
+    services: dict[int, _OpenService] = field(default_factory=dict)
+    syncs: dict[int, Sync] = field(default_factory=dict)
+    numbers: list[int] = field(default_factory=lambda: [0, 0])
+    attempt: tuple[int, int] = (0, 0)
+
+
+class _Writers:
+    """What records one row of each type that every update makes."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.message, self.service = observer.writer("message"), observer.writer("service")
+        self.release, self.sync = observer.writer("release"), observer.writer("sync")
+        self.ages, self.user_epsilon = observer.writer("staleness"), observer.writer("user_epsilon")
+        self.attempt, self.work = observer.writer("attempt"), observer.writer("work")
+
+
+class _Reports:
+    """The last evaluation, as long as nobody was told of it."""
+
+    def __init__(self, evaluated: Evaluated) -> None:
+        self._evaluated, self._metrics = evaluated, cast(Metrics | None, None)
+
+    def hold(self, metrics: Metrics) -> None:
+        """Keep an evaluation until it is reported."""
+        self._metrics = metrics
+
+    @property
+    def pending(self) -> bool:
+        """Whether an evaluation is still to be reported to somebody."""
+        return self._metrics is not None and self._evaluated is not unheard
+
+    def report(self, status: Callable[[], Status]) -> None:
+        """Report the evaluation, once."""
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            self._evaluated(status(), metrics)
+
+
 class ServerLoop:
     """Serves uploads one at a time and emits the rows of everything that happens."""
 
@@ -69,29 +115,19 @@ class ServerLoop:
             observer,
             budget,
         )
-        self._evaluated = evaluated
-        self._unreported: Metrics | None = None
+        self._reports = _Reports(evaluated)
         self.stop_reason: str | None = None
         """Why the run is over, or None while it goes on."""
         self._account, self._loss = _Account(), UNACCOUNTED
-        self._open_services: dict[int, _OpenService] = {}
-        self._syncs: dict[int, Sync] = {}
+        self._open = _Open()
         self._clients: ClientCounts | None = ClientCounts()
-        self._numbers_up = self._numbers_down = 0  # since the last update
-        self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
-        self._write_release, self._write_sync = observer.writer("release"), observer.writer("sync")
-        self._write_ages, self._write_user_epsilon = (
-            observer.writer("staleness"),
-            observer.writer("user_epsilon"),
-        )
-        self._write_attempt, self._write_work = observer.writer("attempt"), observer.writer("work")
-        self._last_attempt = 0, 0
-        self._checkpoints, self._checkpoint_seconds = 0, 0.0
+        self._write = _Writers(observer)
+        self._checkpoints = 0, 0.0  # how many, and the seconds that they took
 
     def checkpointed(self, seconds: float) -> None:
         """Count a checkpoint that took so long."""
-        self._checkpoints += 1
-        self._checkpoint_seconds += seconds
+        count, spent = self._checkpoints
+        self._checkpoints = count + 1, spent + seconds
 
     def status(self) -> Status:
         """Return where the run stands."""
@@ -101,8 +137,8 @@ class ServerLoop:
             *(a.updates, a.uploads, a.time, a.bytes_up, a.bytes_down, a.late, a.accuracy, a.loss, self._loss),
             stop_reason=self.stop_reason,
             concordance=a.concordance,
-            checkpoints=self._checkpoints,
-            checkpoint_seconds=self._checkpoint_seconds,
+            checkpoints=self._checkpoints[0],
+            checkpoint_seconds=self._checkpoints[1],
             **clients,
         )
 
@@ -131,7 +167,7 @@ class ServerLoop:
         orders = self.server.first_orders()
         for order in orders:
             self._account.bytes_down += order.body.wire_bytes
-            self._numbers_down += order.body.numbers
+            self._open.numbers[1] += order.body.numbers
         return orders
 
     def account(self) -> dict[str, Any]:
@@ -147,24 +183,24 @@ class ServerLoop:
         """
         self._resume_counts(account, lost=lost)
         orders = self.server.first_orders()
-        self._numbers_down = sum(order.body.numbers for order in orders)
+        self._open.numbers[1] = sum(order.body.numbers for order in orders)
         return orders
 
     def services(self) -> dict[str, Any]:
         """Return what is open between two events, beside the counts: what else `restore` needs."""
         return {
-            "open": [tuple(service) for service in self._open_services.values()],
-            "syncs": sorted(self._syncs.items()),
-            "numbers": (self._numbers_up, self._numbers_down),
+            "open": [tuple(service) for service in self._open.services.values()],
+            "syncs": sorted(self._open.syncs.items()),
+            "numbers": tuple(self._open.numbers),
             "loss": tuple(self._loss),
         }
 
     def restore(self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool) -> None:
         """Go on between two events of a run that was interrupted; lost: it may have gone on after these counts."""
         self._resume_counts(account, lost=lost)
-        self._open_services = {found[1]: _OpenService(*found) for found in services["open"]}
-        self._syncs = dict(services["syncs"])
-        self._numbers_up, self._numbers_down = services["numbers"]
+        self._open.services = {found[1]: _OpenService(*found) for found in services["open"]}
+        self._open.syncs = dict(services["syncs"])
+        self._open.numbers = list(services["numbers"])
         self._loss = PrivacyLoss(*services["loss"])
 
     def _resume_counts(self, account: Mapping[str, Any], *, lost: bool) -> None:
@@ -185,13 +221,13 @@ class ServerLoop:
     def resent(self, order: Order) -> None:
         """Count an order that is sent once more, of which nobody knows whether it came."""
         self._account.bytes_down += order.body.wire_bytes
-        self._numbers_down += order.body.numbers
+        self._open.numbers[1] += order.body.numbers
 
     def wake(self, client: int) -> Order:
         """Return what a client that has just woken is to work at; the server is a `PullServer`."""
         order: Order = cast(PullServer, self.server).wake(client)
         self._account.bytes_down += order.body.wire_bytes
-        self._numbers_down += order.body.numbers
+        self._open.numbers[1] += order.body.numbers
         return order
 
     def stop_at_time(self) -> None:
@@ -219,22 +255,22 @@ class ServerLoop:
         if upload.releases:  # before it is served, which may fail: it was sent whatever comes of it
             self._record_releases(upload.releases, upload, client, round)
         measured = not math.isnan(upload.cpu)
-        begun = process_time() if measured else 0.0
+        started = process_time() if measured else 0.0
         orders = self._received(upload)
         if measured:
             kind = type(body).__name__
-            self._write_work((round, client, kind, upload.cpu))
-            self._write_work((round, SERVER, kind, process_time() - begun))
+            self._write.work((round, client, kind, upload.cpu))
+            self._write.work((round, SERVER, kind, process_time() - started))
         account.time = served = now()
         account.bytes_up += size
-        self._numbers_up += body.numbers
+        self._open.numbers[0] += body.numbers
         updates = server.updates
         if updates > account.updates:
             self._settle_numbers()
             if found := self._loss.user_epsilons():
-                self._write_user_epsilon((updates, *found))
+                self._write.user_epsilon((updates, *found))
         account.updates = updates
-        self._write_message((round, client, "up", type(body).__name__, how.sent, arrived, size))
+        self._write.message((round, client, "up", type(body).__name__, how.sent, arrived, size))
         if not is_query:
             account.uploads += 1
             account.late += how.late
@@ -248,7 +284,7 @@ class ServerLoop:
         for order in orders:
             answer = order.body
             account.bytes_down += answer.wire_bytes
-            self._numbers_down += answer.numbers
+            self._open.numbers[1] += answer.numbers
             self._record_order(order, served)
         if server.answers:
             self._check_budget()
@@ -284,21 +320,21 @@ class ServerLoop:
     def sent(self, order: Order, at: float, arrives: float, size: int) -> None:
         """Record an order on its way to a client, of so many wire bytes."""
         if order.sync:
-            self._syncs[order.client] = order.sync
+            self._open.syncs[order.client] = order.sync
         kind = type(order.body).__name__
-        self._write_message((order.round, order.client, "down", kind, at, arrives, size))
+        self._write.message((order.round, order.client, "down", kind, at, arrives, size))
 
     def requested(self, order: Order, sent: float, arrived: float, size: int) -> None:
         """Record what a client sent to say how far it has come, which the order answers."""
         self._account.bytes_up += size
-        self._numbers_up += 1
-        self._write_message((order.round, order.client, "up", "PullRequest", sent, arrived, size))
+        self._open.numbers[0] += 1
+        self._write.message((order.round, order.client, "up", "PullRequest", sent, arrived, size))
 
     def applied(self, client: int, at: float) -> None:
         """Record that a client has applied the answer to its last served upload."""
-        if service := self._open_services.pop(client, None):
+        if service := self._open.services.pop(client, None):
             round, _, step, due, woke, late, served, loss = service
-            self._write_service((round, client, step, due, woke, late, served, at, loss))
+            self._write.service((round, client, step, due, woke, late, served, at, loss))
 
     def evaluated(
         self, metrics: Metrics, at: float, version: int | None = None, *, report: bool = True
@@ -316,20 +352,18 @@ class ServerLoop:
         self.observer.emit(
             "numbers", round=self.updates, up=self._account.numbers_up, down=self._account.numbers_down
         )
-        self._unreported = metrics
+        self._reports.hold(metrics)
         if report:
             self.report()
 
     @property
     def report_pending(self) -> bool:
         """Whether the last evaluation is still to be reported."""
-        return self._unreported is not None and self._evaluated is not unheard
+        return self._reports.pending
 
     def report(self) -> None:
         """Report the last evaluation, once; its listener may let the run wait."""
-        metrics, self._unreported = self._unreported, None
-        if metrics is not None:
-            self._evaluated(self.status(), metrics)
+        self._reports.report(self.status)
 
     def _record_evaluation(self, metrics: Metrics, part: str, round: int, at: float) -> None:
         self.observer.emit(
@@ -350,14 +384,14 @@ class ServerLoop:
 
     def close(self) -> None:
         """Record the services whose answers were never applied."""
-        for client in sorted(self._open_services):
+        for client in sorted(self._open.services):
             self.applied(client, math.nan)
 
     def _settle_numbers(self) -> None:
         """An update is made: what was sent for it counts from now on, as its bytes do by their round."""
-        self._account.numbers_up += self._numbers_up
-        self._account.numbers_down += self._numbers_down
-        self._numbers_up = self._numbers_down = 0
+        self._account.numbers_up += self._open.numbers[0]
+        self._account.numbers_down += self._open.numbers[1]
+        self._open.numbers = [0, 0]
 
     def _check_budget(self) -> None:
         limit, used = self.budget, self._account
@@ -370,38 +404,38 @@ class ServerLoop:
         self, upload: Upload, how: Activation, served: float, orders: Sequence[Order], round: int
     ) -> None:
         client, answers = upload.client, self.server.answers
-        if self._syncs:
+        if self._open.syncs:
             self._record_sync(client, round)
-        if client in self._open_services:
+        if client in self._open.services:
             self.applied(client, math.nan)
         loss = orders[0].loss if answers and orders else upload.loss
         due, woke, late, _ = how
-        self._open_services[client] = _OpenService(round, client, upload.step, due, woke, late, served, loss)
+        self._open.services[client] = _OpenService(round, client, upload.step, due, woke, late, served, loss)
         if not answers:
             self.applied(client, math.nan)
 
     def _record_attempt(self, attempt: Attempt) -> None:
         """Record who takes part in an attempt, with its first upload; late ones are of attempts before it."""
         place = attempt.round, attempt.number
-        if place > self._last_attempt:
-            self._last_attempt = place
-            self._write_attempt((*place, len(attempt.silos)))
+        if place > self._open.attempt:
+            self._open.attempt = place
+            self._write.attempt((*place, len(attempt.silos)))
 
     def _record_sync(self, client: int, round: int) -> None:
-        if sync := self._syncs.pop(client, None):
+        if sync := self._open.syncs.pop(client, None):
             lag = round - 1 - sync.read
             self._account.staleness = float(lag)
             if self._clients:
                 self._clients.aged(client, float(lag))
-            self._write_sync((round, client, sync.read, lag, sync.missed, sync.pairs, sync.pulled))
+            self._write.sync((round, client, sync.read, lag, sync.missed, sync.pairs, sync.pulled))
 
     def _record_order(self, order: Order, served: float) -> None:
-        service = self._open_services.get(order.client)
+        service = self._open.services.get(order.client)
         if service and service.loss != service.loss and service.round == order.round and not order.is_query:
             # its upload was held back until now
-            self._open_services[order.client] = service._replace(loss=order.loss, served=served)
+            self._open.services[order.client] = service._replace(loss=order.loss, served=served)
         if order.cache is not None:
-            self._write_ages(order.cache)
+            self._write.ages(order.cache)
             if self._clients:
                 self._clients.served(order.client, order.cache)
 
@@ -417,7 +451,7 @@ class ServerLoop:
             mechanism, source, sigma, by_replacing, by_leaving_out, _, batch, nonfinite = receipt
             of = upload.step if step is None else step
             # fmt: off
-            self._write_release(
+            self._write.release(
                 (round, client, of, perturbation, value, mechanism, source, sigma, by_replacing, by_leaving_out,
                  batch, nonfinite, paper, proved)
             )

@@ -109,7 +109,6 @@ class LockedServerLoop:
             yield UnderWay(time_on_record(self._clock), trays, dict(self._handed), dict(self._served))
 
     def first(self, client: int) -> Answer:
-        """Return the client's first order."""
         with self._changed:
             return self._answer(client)
 
@@ -138,7 +137,6 @@ class LockedServerLoop:
                 return self._answer(upload.client)
 
     def wait(self, client: int, seconds: float) -> Answer:
-        """Wait for an order for this client, or for the run's end."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._trays[client]) or self._over(), seconds)
             return self._answer(client)

@@ -1,4 +1,4 @@
-"""How long a message travels: latency and bandwidth per client's link."""
+"""Travel times of messages: latency and bandwidth of each client's link."""
 
 from __future__ import annotations
 

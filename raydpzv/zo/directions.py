@@ -32,12 +32,12 @@ class Direction:
 
     @property
     def base(self) -> Base:
-        """What the generator makes for this law, before `norm_factor`."""
+        """The generator's law, before `norm_factor`."""
         return "rademacher" if self.law == "rademacher" else "gaussian"
 
     @cached_property
     def norm_factor(self) -> float:
-        """What the generator's elements are multiplied by: 1, or √d / ‖z‖ on the sphere."""
+        """The factor of the generator's elements: 1, or √d / ‖z‖ on the sphere."""
         if self.law != "sphere":
             return 1.0
         return math.sqrt(self.size / kernels.squared_norm(np.uint64(self.seed), self.size))

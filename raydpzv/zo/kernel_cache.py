@@ -1,4 +1,4 @@
-"""Where the code of compiled kernels is kept.
+"""The cache of compiled kernels.
 
 In NUMBA_CACHE_DIR, else in `__pycache__` beside the file that defines them, else in the user's cache folder, else (some
 containers can write to none of these) in a folder of the user's own among temporary files; where there is none either,

@@ -42,6 +42,7 @@ class WholePerturbation:
         self._views = [
             (p, p.data, self._moved[offsets[name] : offsets[name] + p.numel()].view(p.shape))
             for name, p in module.named_parameters()
+            if p.requires_grad
         ]
 
     @contextmanager
@@ -64,18 +65,14 @@ class LayerwisePerturbation:
     """
 
     def __init__(self, module: nn.Module, offsets: Mapping[str, int]) -> None:
-        place = {id(p): offsets[name] for name, p in module.named_parameters()}
-        self._owned = {
-            name: [(p, place[id(p)]) for p in owner.parameters(recurse=False)]
-            for name, owner in module.named_modules()
-            if next(owner.parameters(recurse=False), None) is not None
-        }
-        first = next(module.parameters(), None)
-        if first is None:
+        place = {id(p): offsets[name] for name, p in module.named_parameters() if p.requires_grad}
+        if not place:
             raise InputError("a model without parameters cannot be perturbed: give it at least one layer")
+        self._owned = {name: [(p, place[id(p)]) for p in found] for name, found in owners(module) if found}
+        first = next(p for p in module.parameters() if p.requires_grad)
         self._buffer = torch.empty(_deepest(module), dtype=first.dtype, device=first.device)
         self._used = 0
-        self._saved: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._saved: list[tuple[nn.Parameter, torch.Tensor, int]] = []
         self._visited: set[str] = set()
         self._point: tuple[Direction, float] | None = None
         for name, owner in module.named_modules():
@@ -93,7 +90,7 @@ class LayerwisePerturbation:
         finally:
             self._point = None
             self._used = 0
-            for parameter, original in self._saved:
+            for parameter, original, _ in reversed(self._saved):
                 parameter.data = original
             self._saved.clear()
         if missed := sorted(self._owned.keys() - self._visited):
@@ -110,6 +107,9 @@ class LayerwisePerturbation:
             self._visited.add(name)
             for parameter, start in self._owned[name]:
                 original, count = parameter.data, parameter.numel()
+                if any(parameter is moved for moved, _, _ in self._saved):  # tied to one of an outer module
+                    self._saved.append((parameter, original, 0))
+                    continue
                 copy = self._buffer[self._used : self._used + count]
                 if copy.numel() < count:  # the compiled kernel would write past the buffer's end
                     raise InputError(
@@ -117,7 +117,7 @@ class LayerwisePerturbation:
                         "has no room for: register it inside its caller"
                     )
                 direction.add_to(original.view(-1), amount, start=start, out=copy)
-                self._saved.append((parameter, original))
+                self._saved.append((parameter, original, count))
                 self._used += count
                 parameter.data = copy.view(original.shape)
 
@@ -128,17 +128,36 @@ class LayerwisePerturbation:
             if self._point is None:
                 return
             for _ in self._owned[name]:
-                parameter, original = self._saved.pop()
-                self._used -= original.numel()
+                parameter, original, count = self._saved.pop()
+                self._used -= count
                 parameter.data = original
 
         return hook
 
 
+def owners(module: nn.Module) -> Iterator[tuple[str, list[nn.Parameter]]]:
+    """Yield each module's name and the trained parameters that its forward call reads itself."""
+    inside = ""
+    for name, owner in module.named_modules():
+        if inside and name.startswith(inside):
+            continue
+        yield name, _own(owner)
+        inside = f"{name}." if _reads_children(owner) else ""
+
+
+def _own(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters(recurse=_reads_children(module)) if p.requires_grad]
+
+
+def _reads_children(module: nn.Module) -> bool:
+    """Tell whether a module reads its children's weights without calling them."""
+    return isinstance(module, torch.nn.MultiheadAttention)
+
+
 def _deepest(module: nn.Module) -> int:
     """Elements that can be perturbed at one time: a module's own and those of one chain of its descendants."""
-    own = sum(p.numel() for p in module.parameters(recurse=False))
-    return own + max((_deepest(child) for child in module.children()), default=0)
+    own = sum(p.numel() for p in _own(module))
+    return own if _reads_children(module) else own + max(map(_deepest, module.children()), default=0)
 
 
 def slope(plus: torch.Tensor, minus: torch.Tensor, smoothing: float) -> torch.Tensor:

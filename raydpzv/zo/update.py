@@ -44,7 +44,7 @@ class Rule:
 
     @property
     def vectors(self) -> int:
-        """How many vectors of the model's size are kept beside it."""
+        """The number of vectors of the model's size that are kept beside it."""
         return {"sgd": int(self.momentum > 0), "signsgd": 0, "adam": 3, "svrg": 2}[self.optimizer]
 
     def anchors(self, update: int) -> bool:

@@ -1,4 +1,4 @@
-"""How the sums of silos over their users reach the server: in the open, masked, or by weights that nobody learns.
+"""Aggregation of the silos' sums over users: in the open, masked, or by weights that nobody learns.
 
 The roles of masked sums and of private weights are in `raydpzv.secure`, imported where they are made: sums in the open
 need none of its libraries. A round is as many attempts as it takes until nobody fails in one.
@@ -80,7 +80,7 @@ class SumsOverUsers(Absences, ReleasedOnGrid):
 
     @property
     def plan(self) -> UserPlan:
-        """What is released about users, for the account."""
+        """The releases about users, for the account."""
         return UserPlan(
             "sum",
             weights=self.weights,

@@ -1,4 +1,4 @@
-"""How an update of d parameters travels: whole, in 8 bits per parameter, or by its largest entries alone."""
+"""Codecs of an update of d parameters: whole, in 8 bits per parameter, or by its largest entries alone."""
 
 # d parameters, k of them kept
 

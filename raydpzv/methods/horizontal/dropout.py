@@ -38,7 +38,7 @@ _TOLD = {
     SampledModel: SampledAttemptModel,
     SampledCatchUp: SampledAttemptCatchUp,
 }
-"""What brings the same and tells of the attempt."""
+"""Messages with the same arrays and those of the attempt."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Absences(MethodConfig):
 
 @dataclass(frozen=True)
 class AvailableSilos(Cohorts):
-    """Who takes part: each silo by a coin of its own of this rate, and `size` of them at the least."""
+    """Cohorts of silos: each by a coin of its own of this rate, and `size` of them at the least."""
 
     rate: float = 1.0
 

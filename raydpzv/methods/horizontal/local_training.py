@@ -1,4 +1,4 @@
-"""What client groups of weight-sized methods share: from the model in an order to the update in an upload."""
+"""Client groups of weight-sized methods: from the model in an order to the update in an upload."""
 
 # d parameters
 
@@ -21,7 +21,7 @@ from raydpzv.zo.vectors import Vector, as_array
 
 
 class Settings(Protocol):
-    """What every client's settings have: rows per local step, at most."""
+    """Settings of a client that trains: rows per local step, at most."""
 
     @property
     def batch(self) -> int:

@@ -1,4 +1,4 @@
-"""What every synchronous horizontal server shares: who takes part in a round, and waiting for all of them."""
+"""Rounds of synchronous horizontal servers: drawing a cohort, and waiting for all of it."""
 
 # M clients, m of them in a cohort, d parameters
 
@@ -47,7 +47,7 @@ class Directed(MethodConfig):
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Who takes part: for every round `size` (m) of `clients` (M), uniformly and without replacement.
+    """Cohorts: for every round `size` (m) of `clients` (M), uniformly and without replacement.
 
     A cohort is a function of the key and the round alone, and its cost one of m alone. whole_every: all clients take
     part in rounds 1, 1 + whole_every, ...; None: never.

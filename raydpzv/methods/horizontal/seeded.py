@@ -1,4 +1,4 @@
-"""What methods share that put seeds and scalars on a ledger: what clients lack, and the servers that add updates.
+"""Servers of methods that put seeds and scalars on a ledger, and the updates that each client lacks.
 
 Rounds count from 1: round r is update r of the ledger. A client that took part in round r has reverted to the model
 before it, and must replay round r like everybody else: its next catch-up begins with r.
@@ -39,7 +39,7 @@ _TRIM_EVERY = 64
 
 @dataclass(frozen=True)
 class SeededSettings:
-    """What servers and clients agree on beforehand.
+    """Settings that servers and clients share.
 
     estimate: forward (f(x+μz) - f(x)) / μ (DeComFL Algorithm 2), central (f(x+μz) - f(x-μz)) / 2μ, or projection
     <∇f, z> (DeComFL Algorithm 5). The step size is that of the round in which an update is made.

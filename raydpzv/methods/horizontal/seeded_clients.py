@@ -21,7 +21,7 @@ from raydpzv.zo.vectors import Vector
 
 
 class LocalWork:
-    """What clients do at one model, which is left as it was; a subclass says what (`_share`).
+    """Work of clients at one model, which is left as it was; a subclass defines it (`_share`).
 
     objectives: one per thread, all on the same data; the number of threads moves no bits.
     """

@@ -87,7 +87,7 @@ class UldpZoConfig(Directed, SumsOverUsers):
 
 
 class PairWork(LocalWork):
-    """What silos do at one model: their pairs' vectors, summed and noised.
+    """Work of silos at one model: their pairs' vectors, summed and noised.
 
     unit: what one unit of a sum is worth in an update. recorded: updates in the history when the run was taken up.
     """

@@ -1,4 +1,4 @@
-"""What methods share whose silos send a sum over their users, each user's part clipped as a whole: Uldp-FL.
+"""Sums of silos over their users, each user's part clipped as a whole: Uldp-FL.
 
 Source: Kato et al., "Uldp-FL: federated learning with across-silo user-level differential privacy" (2023), Algorithm 3
 with its weights, and user sampling. Sums are of integers, so that their sensitivity is exact

@@ -1,4 +1,4 @@
-"""What vertical clients share (features, bottom model, evaluation) and vertical servers (labels, head, table)."""
+"""Bases of vertical clients (features, bottom model, evaluation) and servers (labels, head, table)."""
 
 # B batch, E embedding width, N held-out rows
 
@@ -105,7 +105,7 @@ def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
 
 @dataclass(frozen=True)
 class ServerSizes:
-    """What a split server knows of uploads: M clients, width E, expected batch B; and its head's step size `lr`.
+    """Sizes of uploads: M clients, width E, expected batch B; and its head's step size `lr`.
 
     fixed_batches: every batch has exactly B rows, so that an upload's size is known before it is made.
     """

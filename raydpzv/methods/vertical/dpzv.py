@@ -228,7 +228,7 @@ class DpzvServer(CachingServer):
 
 @dataclass
 class _Gathered:
-    """What a client's uploads of one release have come to so far: Σ k_i, int64 [P], rows, records that counted as 0."""
+    """The sums of a client's uploads of one release so far: Σ k_i, int64 [P], rows, records that counted as 0."""
 
     sums: Integers
     ids: list[np.ndarray]
@@ -237,7 +237,7 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class IntegerServerNoise:
-    """How integers and, with "dp_sgd", gradients of the head are released; gather: uploads a release, Q."""
+    """Releases of integers and, with "dp_sgd", of the head's gradients; gather: uploads a release, Q."""
 
     how: IntegerRelease
     noise: IntegerNoise

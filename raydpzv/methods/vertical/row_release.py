@@ -1,4 +1,4 @@
-"""How a client's embeddings leave it: perturbed inside the layers, clipped, noised, each release with its receipt."""
+"""Releases of a client's embeddings: perturbed inside the layers, clipped, noised, each with its receipt."""
 
 # D rows, B batch, E embedding width
 
@@ -61,7 +61,7 @@ def row_privacy(
 
 
 class EmbeddingRelease:
-    """How a client's embeddings leave it."""
+    """Releases of a client's embeddings."""
 
     def __init__(self, privacy: RowPrivacy) -> None:
         self._privacy = privacy

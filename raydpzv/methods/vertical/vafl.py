@@ -107,7 +107,7 @@ def step_scale(lr_decay: int | None, round: int) -> float:
 
 @dataclass(frozen=True)
 class OtherRows:
-    """Which rows a client sends embeddings of beside its batch: `count` of the D rows, drawn anew at every step."""
+    """Rows whose embeddings a client sends beside its batch: `count` of the D rows, drawn anew at every step."""
 
     count: int
     rows: int

@@ -65,6 +65,21 @@ def noised(place):
     return trained(place / "noised", "digits_private", PRIVATE, *NOISED), place / "noised"
 
 
+@pytest.fixture(scope="module")
+def base(place):
+    """A search whose trials have all made their first leg, of whom two are to resume from others."""
+    folder = place / "paused"
+    path = folder.with_suffix(".toml")
+    path.write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
+    words = (w for change in (*SHORT, *FREE) for w in ("--set", change))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(population, "_decided", lambda *of: (_ for _ in ()).throw(KeyboardInterrupt))
+        raydpzv("search", "digits_dpzv", "--space", path, *POPULATION, *words, *ALONE, "--out", folder)
+    assert turns(folder) == []
+    assert len(list((folder / "runs").glob("*/checkpoint.state"))) == 4
+    return folder
+
+
 def legs_of(path):
     return RunFolder(path).spec().method.lr_at or ()
 
@@ -216,11 +231,8 @@ def table(folder):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_a_fork_that_was_broken_off_is_made_again_whole(place, monkeypatch, at):
+def test_a_fork_that_was_broken_off_is_made_again_whole(base, place, monkeypatch, at):
     """At every rename of a turn's forks, the last ones before and between them among them."""
-    base = place / "standing"
-    if not base.exists():
-        stopped_at_first_turn(base)
     folder = shutil.copytree(base, place / f"broken-{at}")
     plan, calls, rename = read_search(folder / "search.toml"), [], Path.rename
 
@@ -241,25 +253,10 @@ def test_a_fork_that_was_broken_off_is_made_again_whole(place, monkeypatch, at):
     assert files[0] == files[1]
 
 
-def stopped_at_first_turn(folder):
-    """A search whose trials have all made their first leg, of whom two are to go on from others."""
-    path = folder.with_suffix(".toml")
-    path.write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
-    words = (w for change in (*SHORT, *FREE) for w in ("--set", change))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(population, "_decided", lambda *of: (_ for _ in ()).throw(KeyboardInterrupt))
-        raydpzv("search", "digits_dpzv", "--space", path, *POPULATION, *words, *ALONE, "--out", folder)
-    assert turns(folder) == []
-    assert len(list((folder / "runs").glob("*/checkpoint.state"))) == 4
-
-
 @pytest.mark.parametrize("who", ["trial", "donor"])
 @pytest.mark.parametrize("left", ["summary.json", "rows", "ledger"])
-def test_a_trial_that_was_gone_on_with_alone_ends_the_search(place, who, left):
+def test_a_trial_that_was_gone_on_with_alone_ends_the_search(base, place, who, left):
     """Also where a kill left of that its rows, or its ledger, alone."""
-    base = place / "standing"
-    if not base.exists():
-        stopped_at_first_turn(base)
     folder = shutil.copytree(base, place / f"alone-{who}-{left}")
     plan = read_search(folder / "search.toml")
     turn = population._decided(folder, plan, INTERVAL)
@@ -281,10 +278,7 @@ def test_a_trial_that_was_gone_on_with_alone_ends_the_search(place, who, left):
         take_turn(folder, plan, INTERVAL)
 
 
-def test_a_fork_that_the_file_of_decisions_does_not_know_is_left_as_it_is(place):
-    base = place / "standing"
-    if not base.exists():
-        stopped_at_first_turn(base)
+def test_a_fork_that_the_file_of_decisions_does_not_know_is_left_as_it_is(base, place):
     folder = shutil.copytree(base, place / "changed")
     made = take_turn(folder, read_search(folder / "search.toml"), INTERVAL)
     text = json.loads((folder / "population.jsonl").read_text())
@@ -316,10 +310,7 @@ def test_a_fork_of_which_the_file_of_decisions_says_nothing_ends_the_search(free
     assert "delete" not in said
 
 
-def test_trials_that_did_not_release_alike_end_the_search(place, monkeypatch):
-    base = place / "standing"
-    if not base.exists():
-        stopped_at_first_turn(base)
+def test_trials_that_did_not_release_alike_end_the_search(base, place, monkeypatch):
     folder = shutil.copytree(base, place / "unlike")
     monkeypatch.setattr(population, "_account", lambda run, updates: {"releases": int(run.name)})
     with pytest.raises(RunError, match="have not released alike after 10 updates"):
@@ -341,10 +332,7 @@ def test_a_run_that_stands_is_told_to_stand_there_and_goes_on_to_the_same_bits(p
     assert RunFolder(path).summary()["digest"] == raydpzv_run(spec).summary["digest"]
 
 
-def test_a_leg_counts_as_made_with_its_evaluation_alone(place):
-    base = place / "standing"
-    if not base.exists():
-        stopped_at_first_turn(base)
+def test_a_leg_counts_as_made_with_its_evaluation_alone(base, place):
     folder = shutil.copytree(base, place / "unevaluated")
     plan = read_search(folder / "search.toml")
     assert to_go(folder, plan, INTERVAL) == []

@@ -11,7 +11,7 @@ import pytest
 import scenarios
 from raydpzv.records import checkpoint_policy as checkpoint_pace
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 
 RUNS = {
     "vertical": ("vafl_digits", ("budget.updates=20",)),
@@ -22,7 +22,7 @@ RUNS = {
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize(
     ("owner", "name", "counts"),
-    [(Recorder, "drain", False), (RunFolder, "hold", False), (RunFolder, "write_checkpoint", True)],
+    [(Recorder, "drain", False), (RunWriter, "hold", False), (RunWriter, "write_checkpoint", True)],
 )
 def test_rows_that_are_written_without_checkpoints_too_are_no_cost_of_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, owner: type, name: str, counts: bool

@@ -190,7 +190,7 @@ def test_epsilon_wants_planned_updates() -> None:
 
 
 def test_a_budget_that_no_round_fits_is_refused() -> None:
-    with pytest.raises(SpecError, match="not one release fits"):
+    with pytest.raises(SpecError, match="not one round fits"):
         made("uldp_sgd", *NOISE, "budget.epsilon=0.01")
 
 

@@ -17,6 +17,7 @@ from raydpzv.experiment.runner import continued
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import digest
 from raydpzv.segments.started_segments import segments_started
 from tests.helpers.contradictions import change, contradictions, forget_waiting, late, serve_backwards
@@ -176,7 +177,7 @@ def test_a_kill_while_it_falls_back_loses_no_leg(tmp_path, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "fall_back", die)
+        patch.setattr(RunWriter, "fall_back", die)
         with pytest.raises(Killed):
             resume(folder)
     assert segments_started(RunFolder.open(folder)) == 1

@@ -51,31 +51,11 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         resuming_horizontal(tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
-def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path, kind: str) -> None:
-    stopped(small(kind, OFTEN, "model.hidden=[1]"), tmp_path / "run")
+def test_a_torn_checkpoint_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    stopped(small("fedavg", OFTEN, "model.hidden=[1]"), tmp_path / "run")
     path = tmp_path / "run" / "checkpoint.state"
     data = path.read_bytes()
     before_it(path).unlink()
-    good = read_checkpoint(path, RunFolder(path.parent).identity)
-    assert good is not None
-    refused = 0
-    places = list(range(0, len(data), 7)) + list(range(len(data) - 200, len(data)))
-    for place in places:
-        path.write_bytes(data[:place] + bytes([data[place] ^ 0x21]) + data[place + 1 :])
-        try:
-            found = read_checkpoint(path, RunFolder(path.parent).identity)
-        except DataError as error:
-            refused += one_line(error).startswith(f"{path}: cannot be read")
-            continue
-        assert found is not None
-        it, was = found.checkpoint, good.checkpoint
-        assert (it.round, it.state, found.extents) == (was.round, was.state, good.extents)
-        assert (found.log, bytes(found.packed)) == (good.log, bytes(good.packed))
-        if was.weights is not None:
-            assert it.weights is not None
-            assert it.weights.tobytes() == was.weights.tobytes()
-    assert refused > len(places) / 2
     for size in (0, 1, 100, len(data) - 1):
         path.write_bytes(data[:size])
         before = contents(tmp_path / "run")

@@ -8,7 +8,7 @@ import pytest
 
 import raydpzv
 import scenarios
-from raydpzv.errors import DataError, InputError, NotRecomputable, RunError
+from raydpzv.errors import InputError, NotRecomputable, RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.reexecute import replay
@@ -195,15 +195,6 @@ def test_a_storage_that_fails_for_good_ends_the_run_which_resumes_in_its_folder(
     stop, progress = stop_after(summary["updates"] + 10)
     again = go_on(storage.uri, tmp_path / "run", progress=progress, stop=stop)
     assert again.summary["updates"] >= summary["updates"] + 10
-
-
-def test_a_missing_object_is_named(tmp_path, small):
-    uri = (tmp_path / "storage").as_uri()
-    raydpzv.run(small("privacy.noise=seeded"), tmp_path / "run", storage=uri)
-    found = latest(open_storage(uri))
-    (tmp_path / "storage" / min(found.objects)).unlink()
-    with pytest.raises(DataError, match="objects of its newest commit are missing"):
-        download.fetch(uri, tmp_path / "here")
 
 
 @pytest.mark.parametrize(("out", "storage"), [("run", "run"), ("run", "run/storage"), ("run/here", "run")])

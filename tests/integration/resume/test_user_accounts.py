@@ -20,7 +20,7 @@ from raydpzv.errors import DataError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.records.checkpoint import CHECKPOINT, before
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.write_ahead_log import TAIL
 from raydpzv.sim.privacy_filter import PlanFilter
 from raydpzv.storage.download import Link
@@ -122,20 +122,20 @@ def test_a_leg_of_another_process_that_was_begun_and_lost_meanwhile_is_charged(
     tmp_path: Path, releases: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What legs were begun is read by whoever holds the folder."""
-    run, take, waiting, go_on = tmp_path / "run", RunFolder._take, threading.Event(), threading.Event()
+    run, locked, waiting, go_on = tmp_path / "run", RunWriter.locked, threading.Event(), threading.Event()
     killed(releases, 3 * 3 + 2, lambda: scenarios.run(small(), run))
     found: list[Any] = []
 
-    def late(self: RunFolder) -> None:
+    def late(*given: Any) -> RunWriter:
         waiting.set()
         assert go_on.wait(60)
-        take(self)
+        return locked(*given)
 
-    monkeypatch.setattr(RunFolder, "_take", late)
+    monkeypatch.setattr(RunWriter, "locked", late)
     other = threading.Thread(target=lambda: found.append(resuming_horizontal(run)))
     other.start()
     assert waiting.wait(60)
-    monkeypatch.setattr(RunFolder, "_take", take)
+    monkeypatch.setattr(RunWriter, "locked", locked)
     for _ in range(2):
         killed(releases, 2, lambda: resume(run))
     go_on.set()

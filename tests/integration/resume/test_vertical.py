@@ -24,19 +24,6 @@ from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
 
-def test_releases_on_record_are_sent_again_not_drawn_again(small, tmp_path):
-    spec = small("privacy.noise=system")
-    stop, progress = stop_after(40)
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
-    before = read_rows(tmp_path / "run", "release").column("value").to_pylist()
-    experiment, folder, _ = resuming(tmp_path / "run")
-    run_prepared(experiment, folder, runner="local")
-    after = read_rows(tmp_path / "run", "release")
-    assert after.column("value").to_pylist()[:40] == before
-    assert after.num_rows == 120
-    assert set(after.column("source").to_pylist()) == {"system"}
-
-
 def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
     """kill -9 at some moment; nothing but what was flushed survives."""
     settings = ("budget.updates=600", "record.flush=0.05", "privacy.noise=seeded", "evaluate.every=40")

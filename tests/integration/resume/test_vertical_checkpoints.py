@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import scenarios
 from raydpzv.errors import DataError, StoppedEarly
-from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records import checkpoint, write_ahead_log
-from raydpzv.records.checkpoint import Checkpoint, before
-from raydpzv.records.checkpoint_policy import CheckpointPolicy
+from raydpzv.records import write_ahead_log
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
-from tests.helpers.kills import Killed, kill_at
+from tests.helpers.kills import kill_at
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.small_vertical import RECORD, scenario
@@ -114,14 +109,6 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_of_a_torn_checkpoint_the_one_before_it_is_taken(killed):
-    whole = scenarios.run(scenario("dpzv")).summary
-    path = killed / "checkpoint.state"
-    path.write_bytes(path.read_bytes()[:-100])
-    assert RunFolder.open(killed).checkpoint().round == 20
-    assert go_on(killed)["digest"] == whole["digest"]
-
-
 def test_what_belongs_not_together_is_refused_before_anything_is_changed(killed):
     def refused(text):
         found = contents(killed)
@@ -164,42 +151,6 @@ def test_a_changed_row_is_found_though_the_counts_are_right(killed):
     resuming(killed)[1].__exit__()
 
 
-@pytest.mark.parametrize("operation", range(4))
-def test_a_kill_within_the_writing_of_a_checkpoint_leaves_one(tmp_path, operation):
-    """It is written over the oldest, and three names take turns: at each of these steps."""
-    spec, folder = scenario("vafl"), tmp_path / "run"
-    whole, begun = scenarios.run(spec).summary, []
-
-    def killing(name, real):
-        def step(*args, **options):
-            if 3 <= len(begun) < 4 + operation:  # from the third checkpoint on all three names are there
-                begun.append(name)
-                if len(begun) == 4 + operation:
-                    raise Killed
-            return real(*args, **options)
-
-        return step
-
-    def put(path, *data):
-        begun.append("checkpoint") if len(begun) < 3 else None
-        _put(path, *data)
-
-    _put = checkpoint._put
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_put", put)
-        patch.setattr(Path, "rename", killing("rename", Path.rename))
-        patch.setattr(Path, "replace", killing("replace", Path.replace))
-        patch.setattr(os, "link", killing("link", os.link))
-        patch.setattr(os, "open", killing("open", os.open))
-        patch.setattr(RowWriter, "add", lambda self, rows: None)
-        with pytest.raises(Killed):
-            scenarios.run(spec, folder)
-    assert begun[3:] == ["rename", "open", "link", "replace"][: operation + 1]
-    assert RunFolder.open(folder).checkpoint().round in (20, 30)
-    assert go_on(folder)["digest"] == whole["digest"]
-    assert not list(folder.glob(".checkpoint*"))
-
-
 def test_what_interrupted_writes_left_is_deleted(killed):
     left = [killed / ".summary.json.4711", killed / "rows" / "message" / ".part-00007.parquet"]
     for path in left:
@@ -207,13 +158,6 @@ def test_what_interrupted_writes_left_is_deleted(killed):
     resuming(killed)[1].__exit__()
     assert not any(path.exists() for path in left)
     assert (killed / "checkpoint.state").is_file()
-
-
-def test_damaged_checkpoints_are_refused(killed):
-    for path in (killed / "checkpoint.state", before(killed / "checkpoint.state")):
-        path.write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
-        resuming(killed)
 
 
 @pytest.mark.parametrize("part", ["epochs", "works", "services", "head", "refreshed", "clients"])
@@ -238,26 +182,3 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path, part):
         server["top"][part][0] += 1
     opened.write_checkpoint(Checkpoint(checkpoint.round, state))
     assert run_prepared(experiment, opened, runner="local").summary["digest"] != whole["digest"]
-
-
-def test_without_a_setting_checkpoints_take_a_small_part_of_the_time():
-    now, steps = 0.0, []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raydpzv.records.checkpoint_policy.time.monotonic", lambda: now)
-        patch.setattr("raydpzv.records.checkpoint_policy.own_seconds", lambda: now)
-        pace = CheckpointPolicy(None, None, 5.0)
-        while now < 400:
-            now += 0.01
-            if pace.due(0):
-                pace.begin()
-                now += 0.02
-                steps.append(now)
-                pace.taken(0, 100)
-    gaps = np.diff(steps)
-    assert pace.facts()["checkpoints"]["count"] == len(steps)
-    assert pace.spent <= 0.025 * now
-    assert 0.15 < gaps[0] < 0.3  # ten times what the first one costs
-    assert 0.7 < gaps[1] < 1.0  # forty times what one costs
-    late = np.array(steps[1:]) > 100
-    assert (gaps[late] <= np.array(steps[1:])[late] / 100 + 0.05).all()
-    assert gaps.max() < 5.1

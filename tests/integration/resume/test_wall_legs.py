@@ -23,7 +23,7 @@ from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.registry import METHODS
-from raydpzv.report import plots
+from raydpzv.report import run_plots
 from raydpzv.report.page import read_runs, write_report
 from raydpzv.sim.wall import ClientLoop
 from tests.helpers.kills import kill_at
@@ -248,7 +248,7 @@ def test_reports_say_where_legs_begin_and_that_clocks_leave_the_gaps_out(tmp_pat
     kill_at(40, spec, folder, checkpoints=2)
     go_on(folder)
     (run,) = read_runs([folder])
-    drawn = plots.accuracy_over_seconds([run.view])
+    drawn = run_plots.accuracy_over_seconds([run.view])
     (begin,) = run.view.rows["leg"].column("time").to_pylist()
     (axes,) = drawn.figure.axes
     assert axes.get_xlabel() == "run clock (s), the gaps between legs left out"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -126,38 +127,106 @@ def test_norms_start_as_the_identity(norm: Callable[[], nn.Module]) -> None:
     assert model.flat[:8].tolist() == [1.0] * 4 + [0.0] * 4
 
 
-@pytest.mark.parametrize("settings", [{}, {"track_running_stats": False}, {"affine": False}])
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
-def test_batch_norm_is_refused(kind: type[nn.Module], settings: dict[str, bool]) -> None:
-    with pytest.raises(InputError, match="BatchNorm"):
-        FlatModel(lambda: nn.Sequential(nn.Linear(4, 4), kind(4, **settings)), Key(0))
-
-
-def test_batch_norm_without_state_and_parameters_is_refused_too() -> None:
-    with pytest.raises(InputError, match="BatchNorm"):
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_without_statistics_is_refused(kind, affine):
+    with pytest.raises(InputError, match=r'"1" is a BatchNorm without statistics'):
         FlatModel(
-            lambda: nn.Sequential(
-                nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False, track_running_stats=False)
-            ),
-            Key(0),
+            lambda: nn.Sequential(nn.Linear(4, 4), kind(4, affine=affine, track_running_stats=False)), Key(0)
         )
 
 
-def test_a_layer_without_a_defined_initialisation_is_refused() -> None:
-    with pytest.raises(InputError, match="Bilinear"):
-        FlatModel(lambda: nn.Bilinear(3, 3, 2), Key(0))
+class Pretrained(nn.Module):
+    """Layers of every kind a user's module may have beside linear ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.norm.running_mean.copy_(torch.arange(4.0))
+        self.drop = nn.Dropout(0.5)
+        self.bilinear = nn.Bilinear(4, 4, 3)
+        self.frozen = nn.Linear(4, 4)
+        self.frozen.requires_grad_(False)
+        self.register_buffer("shift", torch.tensor([1, 2, 3]))
+
+    def forward(self, x):
+        h = self.frozen(self.drop(self.norm(self.first(x))))
+        return self.bilinear(h, h) + self.shift
 
 
-def test_dropout_is_refused_because_its_masks_come_from_a_global_generator():
-    with pytest.raises(InputError, match="dropout"):
-        FlatModel(lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), Key(1))
+def test_a_record_is_scored_alone_with_frozen_statistics_and_no_dropout():
+    model = FlatModel(Pretrained, Key(0))
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    together = model.module(x)
+    assert torch.equal(together, model.module(x))
+    torch.testing.assert_close(together, torch.cat([model.module(row[None]) for row in x]))
+    mixed = model.module.train()(x)
+    assert not torch.allclose(mixed, together), "the control: in training mode records mix"
 
 
-def test_a_parameter_shared_by_two_layers_is_refused():
-    def tied():
+def test_frozen_parameters_and_buffers_are_no_part_of_the_vector():
+    model = FlatModel(Pretrained, Key(0))
+    assert sorted({name.partition(".")[0] for name in model.trained}) == ["bilinear", "first", "norm"]
+    assert model.size == sum(p.numel() for p in model.parameters)
+    assert model.constant["norm.running_mean"].tolist() == [0, 1, 2, 3]
+    assert model.module.shift.tolist() == [1, 2, 3]
+    before = model.constant["frozen.weight"].clone()
+    model.flat.zero_()
+    assert torch.equal(model.module.frozen.weight, before)
+    assert not model.module.bilinear.weight.any()
+
+
+def test_models_of_one_process_keep_one_copy_of_constants():
+    one, other = FlatModel(Pretrained, Key(0)), FlatModel(Pretrained, Key(1))
+    assert not torch.equal(one.flat, other.flat)
+    assert one.constant["frozen.weight"].data_ptr() == other.constant["frozen.weight"].data_ptr()
+    assert one.module.frozen.weight.data_ptr() == other.module.frozen.weight.data_ptr()
+
+
+def test_an_unknown_layer_starts_from_its_own_law_under_the_key():
+    state = torch.random.get_rng_state()
+    one, again, other = (FlatModel(lambda: nn.Bilinear(3, 3, 2), Key(n)) for n in (0, 0, 1))
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(one.flat, again.flat)
+    assert not (one.flat == other.flat).any()
+    assert one.flat.abs().max() <= 1 / math.sqrt(3)
+    other.draw(Key(0))
+    assert torch.equal(one.flat, other.flat)
+
+
+def test_a_module_with_weights_starts_from_them():
+    given = nn.Sequential(nn.Linear(3, 3), nn.Bilinear(3, 3, 2))
+    before = {name: p.detach().clone() for name, p in given.named_parameters()}
+    model = FlatModel(lambda: copy.deepcopy(given), Key(5))
+    assert all(torch.equal(model.trained[name], value) for name, value in before.items())
+    model.flat.zero_()
+    assert all(torch.equal(p, before[name]) for name, p in given.named_parameters())
+
+
+def test_a_tied_parameter_is_one_slice():
+    def tied() -> nn.Module:
         first, second = nn.Linear(3, 3), nn.Linear(3, 3)
         second.weight = first.weight
         return nn.Sequential(first, second)
 
-    with pytest.raises(InputError, match="share a parameter"):
-        FlatModel(tied, Key(1))
+    model = FlatModel(tied, Key(1))
+    assert list(model.trained) == ["0.weight", "0.bias", "1.bias"]
+    assert model.size == 9 + 3 + 3
+    model.flat[:9] = torch.arange(9.0)
+    assert model.module[0].weight is model.module[1].weight
+    assert torch.equal(model.module[1].weight.view(-1), torch.arange(9.0))
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: nn.ReLU(), "no trained parameter"),
+        (lambda: nn.Linear(2, 2).requires_grad_(False), "no trained parameter"),
+        (lambda: nn.Linear(2, 2).half(), "float16: use float32"),
+        (lambda: nn.Linear(2, 2).to(torch.bfloat16), "bfloat16: use float32"),
+    ],
+)
+def test_a_module_that_cannot_be_one_vector_is_refused(make, complaint):
+    with pytest.raises(InputError, match=complaint):
+        FlatModel(make, Key(0))

@@ -9,13 +9,12 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.models.bottoms import bottom
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.transformer import Transformer, transformer
-from raydpzv.zo.directions import LAWS, Direction
-from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.directions import LAWS
 from tests.helpers.perturbed import check_perturbed
 
 VOCABULARY = 50
@@ -138,21 +137,6 @@ def test_order_matters_and_rows_do_not_mix() -> None:
 def test_the_perturbed_forward_pass_is_that_of_a_perturbed_copy(law) -> None:
     # in evaluation torch's own layer takes a fast path without hooks
     check_perturbed(small(), texts(), law, modes=(True, False))
-
-
-def test_torchs_own_layer_could_not_be_perturbed() -> None:
-    """Why attention is written out: a control."""
-    net = nn.Sequential(nn.TransformerEncoderLayer(8, 1, 16, dropout=0.0, batch_first=True))
-    offsets, place = {}, 0
-    for name, p in net.named_parameters():
-        offsets[name], place = place, place + p.numel()
-    perturb = LayerwisePerturbation(net, offsets)
-    with (
-        pytest.raises(InputError, match="never called"),
-        torch.no_grad(),
-        perturb.at(Direction(1, place), 0.1),
-    ):
-        net(torch.ones(2, 3, 8))
 
 
 def test_ids_beyond_float32s_whole_numbers_are_not_offered() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from raydpzv.data.batches import Batches
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.privacy import pld
 from raydpzv.privacy.gdp import mu_of
@@ -283,20 +283,6 @@ def test_the_plans_bound_is_attained_by_some_order_of_arrival(gather: int, clien
         assert replace(here, updates=updates).participations == worst
 
 
-def test_the_budget_is_foreseen_exactly() -> None:
-    account, stopped = solve(plan(batch=100), epsilon=4.0, updates=140).account(), False
-    source = Batches("shuffle", 100, D, Key(4))
-    for step in range(200):
-        release = event(source.draw(step))
-        foreseen = account.would_exceed(release, 1.0, "client")
-        spent = account.charge(release).epsilon("client")
-        assert foreseen == (spent > 1.0 * (1 + 1e-8))
-        if foreseen:
-            stopped = True
-            break
-    assert stopped
-
-
 def test_an_outsiders_budget_counts_releases() -> None:
     account, release = solve(external(), epsilon=1.0, updates=30).account(), event(range(3))
     for _ in range(30):
@@ -338,13 +324,6 @@ def test_a_run_solved_for_its_epsilon_ends_on_it() -> None:
         assert not account.would_exceed(release, 1.0, "client")
         account.charge(release)
     assert account.would_exceed(release, 1.0, "client")
-
-
-def test_a_row_twice_in_a_release_is_refused() -> None:
-    account = solve(plan(batch=100, gather=2), epsilon=1.0, updates=28).account()
-    with pytest.raises(InputError, match="twice"):
-        account.charge(event([5, 6, 5]))
-    assert account.spent().releases == 0
 
 
 @pytest.mark.parametrize("here", [plan(), external()], ids=["client", "external"])

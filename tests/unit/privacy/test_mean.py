@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from raydpzv.errors import SpecError
@@ -226,15 +225,6 @@ def test_an_epsilon_above_ten_is_proved_and_not_private() -> None:
 def test_a_delta_above_one_over_the_rows_is_said() -> None:
     assert not any("1/D" in clause for clause in BASE.caveats())
     assert any("D·δ = 60" in clause for clause in replace(BASE, rows=60_000, delta=1e-3).caveats())
-
-
-def test_the_accountant_of_a_run_ends_on_the_tables_number() -> None:
-    setting = replace(BASE, releases=200, clients=1)
-    account = setting.account()
-    for update in range(200):  # one client's passes: 20 batches of 50
-        loss = account.charge(event(np.arange(50) + 50 * (update % 20)))
-    assert loss.epsilon("client") == pytest.approx(row(setting, "client").epsilon)
-    assert loss.epsilon("paper") == pytest.approx(row(setting, "paper").epsilon)
 
 
 @pytest.mark.parametrize(

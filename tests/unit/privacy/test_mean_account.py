@@ -53,30 +53,6 @@ def test_hidden_state_charges_every_release_the_whole_range() -> None:
         )
 
 
-@pytest.mark.parametrize("server", ["frozen", "sgd"])
-@pytest.mark.parametrize("adversary", ["client", "paper"])
-def test_the_budget_is_foreseen_exactly(adversary: str, server: str) -> None:
-    account, stopped = make(server=server), False
-    budget = 60.0 if server == "sgd" and adversary == "client" else 1.5
-    for ids in batches(2_000):
-        release = event(ids, 2)
-        foreseen = account.would_exceed(release, budget, adversary)
-        spent = account.charge(release).epsilon(adversary)
-        assert foreseen == (spent > budget * (1 + 1e-8))
-        if foreseen:
-            stopped = True
-            break
-    assert stopped
-
-
-def test_a_run_calibrated_to_its_budget_is_not_cut_short() -> None:
-    account = make(sigma=paper_sigma(epsilon=1.0, delta=1e-5, clip=1.0, releases=30, rows=100))
-    for ids in batches(30):
-        assert not account.would_exceed(event(ids), 1.0, "paper")
-        account.charge(event(ids))
-    assert account.would_exceed(ONE, 1.0, "paper")
-
-
 def test_external_budget_counts_poisson_batches_with_their_perturbations() -> None:
     plan = {"rate": 0.1, "delta": 1e-5, "budget": 2.0}
     account = make(sigma=0.3, batches="poisson")
@@ -102,14 +78,6 @@ def test_without_noise_nothing_is_within_a_budget(adversary: str) -> None:
     assert account.charge(ONE).epsilons() == (math.inf, math.inf)
 
 
-@pytest.mark.parametrize("ids", [[1, 2, 1], [-1, 4], [3, 100]])
-def test_rows_that_would_be_miscounted_are_refused(ids: list[int]) -> None:
-    account = make()
-    with pytest.raises(InputError):
-        account.charge(event(ids))
-    assert (account.spent().releases, account.spent().counted) == (0, 0)
-
-
 def test_an_empty_poisson_batch_is_a_release_of_nobody() -> None:
     account = make(batches="poisson")
     assert not account.would_exceed(event([]), 1.0, "client")
@@ -120,3 +88,11 @@ def test_an_empty_poisson_batch_is_a_release_of_nobody() -> None:
 def test_a_budget_against_nobody_is_refused() -> None:
     with pytest.raises(InputError, match="server"):
         make().would_exceed(event(range(3)), 1.0, "server")
+
+
+def test_a_run_calibrated_to_its_budget_is_not_cut_short() -> None:
+    account = make(sigma=paper_sigma(epsilon=1.0, delta=1e-5, clip=1.0, releases=30, rows=100))
+    for ids in batches(30):
+        assert not account.would_exceed(event(ids), 1.0, "paper")
+        account.charge(event(ids))
+    assert account.would_exceed(ONE, 1.0, "paper")

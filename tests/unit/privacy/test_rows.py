@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.release import Spent, verdict
@@ -151,20 +151,12 @@ def test_an_account_counts_by_client_and_record_as_a_slow_count_does() -> None:
     assert (together.spent().counted, together.spent().rows) == (2, 10)
 
 
-def test_an_account_goes_on_where_another_was() -> None:
-    whole, first, second = (ZOO.account() for _ in range(3))
-    for account, places in ((whole, range(8)), (first, range(5)), (second, range(5, 8))):
-        if account is second:
-            account.restore(first.state())
-        for place in places:
-            account.charge(event(range(10 * place, 50), 2, place % 3))
-    assert str(second.state()) == str(whole.state())
-    assert second.would_exceed(event(range(50), 2), epsilon_of(whole.mu(), ZOO.delta), "server")
-    older = second.state()
-    older["counts"] = [*older["counts"], 40]
-    third = ZOO.account()
-    third.restore(older)
-    assert str(third.state()) == str(whole.state()), "of a checkpoint that has the largest batch, too"
+def test_an_account_resumes_from_a_checkpoint_that_has_the_largest_batch_too() -> None:
+    account, again = ZOO.account(), ZOO.account()
+    account.charge(event(range(50), 2, 1))
+    older = account.state()
+    again.restore(older | {"counts": [*older["counts"], 40]})
+    assert str(again.state()) == str(account.state())
 
 
 def test_a_release_that_would_pass_the_budget_is_seen_before() -> None:
@@ -182,15 +174,6 @@ def test_a_release_that_would_pass_the_budget_is_seen_before() -> None:
     assert not account.would_exceed(event(range(50, 100), 2, 1), budget, "server")
     assert account.would_exceed(other, 1e9, "client")
     assert dataclasses.replace(ZOO, noise="seeded").account().would_exceed(one, 1e9, "server")
-
-
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(InputError, match="distinct"):
-        ZOO.account().charge(event([3, 3]))
-    with pytest.raises(InputError, match=r"0\.\.999"):
-        ZOO.account().charge(event([1000]))
-    with pytest.raises(SpecError, match=r'"embeddings".*Did you mean "embedding"'):
-        dataclasses.replace(ZOO, on="embeddings")
 
 
 GUARDED = (

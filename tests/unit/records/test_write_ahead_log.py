@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydpzv.errors import DataError, RunError
+from raydpzv.errors import DataError
 from raydpzv.records import write_ahead_log
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before
 from raydpzv.records.fork import fork_size
@@ -229,17 +229,6 @@ def test_many_rows_become_parts_and_the_log_begins_anew(
     again.go_back()
     assert again.so_far("numbers").num_rows == 60_004
     assert files(tmp_path / "run") == ["00001.rows"]
-
-
-def test_a_full_disk_is_named_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, folder = folder_with_two_checkpoints(tmp_path)
-
-    def full(self: WriteAheadLog) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(WriteAheadLog, "write", full)
-    with pytest.raises(RunError, match=rf"{run}: cannot write the run's record \(No space left on device\)"):
-        folder.write_checkpoint(Checkpoint(2, {}))
 
 
 def test_a_run_that_has_ended_leaves_none(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pyarrow.csv as pcsv
@@ -13,6 +12,7 @@ import pytest
 
 from raydpzv.report.comparison_page import About, write_comparison
 from raydpzv.report.comparison_table import table
+from tests.helpers.report_views import Page
 from tests.helpers.synthetic_comparison import Made, field, printed
 
 ALL = {
@@ -21,22 +21,6 @@ ALL = {
 }  # fmt: skip
 
 ABOUT = About("Field <i>", 'name = "a&b"', [0.8, 0.99])
-
-
-class Words(HTMLParser):
-    """Collects text and tags."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.words, self.tags, self.sources = "", [], []
-        self.feed(source)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.sources += [v or "" for k, v in attrs if k in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +39,7 @@ def test_every_file_is_there_and_no_half_written_one(folder: Path) -> None:
 
 def test_the_page_holds_its_pictures_and_asks_nothing_of_a_network(folder: Path) -> None:
     source = (folder / "comparison.html").read_text(encoding="utf-8")
-    page = Words(source)
+    page = Page(source)
     assert len(page.sources) == len(ALL)
     assert all(s.startswith("data:image/png;base64,") for s in page.sources)
     assert not {"script", "link", "iframe"} & set(page.tags)
@@ -63,7 +47,7 @@ def test_the_page_holds_its_pictures_and_asks_nothing_of_a_network(folder: Path)
 
 
 def test_labels_title_and_plan_are_escaped_on_the_page(folder: Path) -> None:
-    page = Words((folder / "comparison.html").read_text(encoding="utf-8"))
+    page = Page((folder / "comparison.html").read_text(encoding="utf-8"))
     assert not {"b", "i"} & set(page.tags)
     for part in ("Field <i>", "quick <b>bold</b>", "langsam λ [red]", 'name = "a&b"'):
         assert part in page.words
@@ -118,7 +102,7 @@ def test_a_comparison_of_one_run(tmp_path: Path, epsilon: float | None) -> None:
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == ALL - missing
     assert "日本 $x$ _" in page
     assert "1 method, 0 controls, 1 seed, 1 run" in page
-    assert "FAILED" not in Words(page).words
+    assert "FAILED" not in Page(page).words
     assert "90.00 %" in printed(made.tables, [0.8])
 
 
@@ -129,9 +113,7 @@ def test_all_runs_failed_before_they_began(tmp_path: Path) -> None:
             "a", 1.0, seed, 0.5, outcome="failed", status="missing", accuracy=math.nan, reason="no memory"
         )
     made.curves.clear()
-    page = Words(
-        write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8")
-    )
+    page = Page(write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8"))
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == {"accuracy_over_epsilon"}
     assert "accuracy over updates is left out: no run has come to its end." in page.words
     assert "2, 2 FAILED: failed" in page.words
@@ -142,8 +124,6 @@ def test_all_runs_failed_before_they_began(tmp_path: Path) -> None:
 def test_nothing_was_run_at_all(tmp_path: Path) -> None:
     made = Made().run("a", 1.0, 0, 0.5, outcome="not run", status="missing", accuracy=math.nan)
     made.curves.clear()
-    page = Words(
-        write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8")
-    )
+    page = Page(write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8"))
     assert not list(tmp_path.glob("plots/*.png"))
     assert "0, 1 not run" in page.words

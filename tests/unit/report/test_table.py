@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 import raydpzv
-from raydpzv.report.table import HeadTable
+from raydpzv.report import text
+from raydpzv.report.table import Column, HeadTable, grid
 
 HEADS = ("trial", "method.server_lr", "validation_accuracy", "proved ε", "at the edge of its grid", "why")
 ROWS = (
@@ -88,3 +89,48 @@ def test_tables_with_heads_are_of_this_class():
     for path in (root / "raydpzv" / "report" / name for name in plain):
         for call in re.findall(r"(?<!\w)Table(?:\.grid)?\([^)]*\)", path.read_text()):
             assert call.startswith("Table.grid(") or "show_header=False" in call
+
+
+COLUMNS = (
+    Column("method", lambda r: r["method"], align="left"),
+    Column(
+        "accuracy",
+        lambda r: r["accuracy"],
+        text.percent,
+        mark=lambda r: "bad" if r["accuracy"] < 0.5 else "good",
+    ),
+    Column("PR AUC", lambda r: r.get("pr_auc"), text.short, optional=True),
+)
+RUNS = ({"method": "vafl [red]", "accuracy": 0.25}, {"method": "vafl [red]", "accuracy": 0.75})
+
+
+def test_columns_make_rows_and_leave_out_an_optional_one_that_says_nothing():
+    found = grid(COLUMNS, RUNS)
+    assert (found.heads, found.aligns) == (("method", "accuracy"), ("left", "right"))
+    assert found.rows == (("vafl [red]", "25.00 %"), ("vafl [red]", "75.00 %"))
+    assert found.marks == (("", "bad"), ("", "good"))
+    assert grid(COLUMNS, [RUNS[0] | {"pr_auc": 0.98765}, RUNS[1]]).rows == (
+        ("vafl [red]", "25.00 %", "0.988"),
+        ("vafl [red]", "75.00 %", "–"),
+    )
+
+
+def test_a_console_shows_marks_as_colours_and_a_repeated_name_once():
+    shown = grid(COLUMNS, RUNS).console("Title", "caption", once=True)
+    lines = printed(shown, 60).splitlines()
+    assert [line.split() for line in lines[:2]] == [["Title"], ["method", "accuracy"]]
+    assert (lines[3].split(), lines[4].split()) == (["vafl", "[red]", "25.00", "%"], ["75.00", "%"])
+    assert [cell.style for cell in shown.columns[1].cells] == ["bold red", "green"]
+
+
+def test_figures_stay_whole_and_texts_take_two_lines_a_cell():
+    long = [{"text": "one two three four", "figure": "12.34 %"}] * 2
+    columns = [
+        Column("text", lambda r: r["text"], align="left"),
+        Column("a long head", lambda r: r["figure"]),
+    ]
+    lines = printed(grid(columns, long).console(gap=0), 20).splitlines()
+    assert max(map(len, lines)) <= 20
+    assert sum("12.34 %" in line for line in lines) == 2
+    assert sum("one" in line for line in lines) == sum("four" in line for line in lines) == 2
+    assert len(lines) == 3 + 2 * 2

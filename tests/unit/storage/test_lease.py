@@ -65,10 +65,6 @@ def test_one_that_is_released_while_somebody_waits_is_taken(place):
     assert Lease.acquire(place, 30.0, sleep=lambda seconds: first.release()).epoch == 2
 
 
-def test_epochs_are_above_those_of_commits(place):
-    assert Lease.acquire(place, 30.0, above=7).epoch == 8
-
-
 def test_of_two_that_take_it_at_once_at_most_one_goes_on(place):
     """Whoever comes second in making its file finds the other's, whichever looks first."""
     Lease.acquire(place, 1.0)

@@ -48,6 +48,31 @@ class Twice(nn.Module):
         return self.last(self.layer(torch.relu(self.layer(x))))
 
 
+class Attention(nn.Module):
+    """Attention reads its output layer's weights without calling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.out = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.attend(x, x, x, need_weights=False)[0].mean(1))
+
+
+class Tied(nn.Module):
+    """One weight of an outer and an inner layer, and a frozen layer between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer, self.frozen, self.last = Wrapped(), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.outer.inner[0].weight = self.outer.weight
+        self.last.weight = self.outer.weight
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.frozen(self.outer(x)))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: mlp((3, 4), (6, 5), 2), (7, 3, 4)),
     "cnn": (lambda: cnn((2, 7, 6), (3, 4), 2), (5, 2, 7, 6)),
@@ -55,6 +80,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "head": (lambda: mlp_head(2, 3, (8,), 4), (9, 6)),
     "nested": (Wrapped, (6, 4)),
     "twice": (Twice, (6, 4)),
+    "attention": (Attention, (5, 3, 4)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (5, 3, 4)),
+    "tied": (Tied, (6, 4)),
 }
 
 
@@ -75,7 +103,7 @@ class Setup:
         places = self.model.offsets
         parameters = {
             name: moved[places[name] : places[name] + p.numel()].view(p.shape)
-            for name, p in self.model.module.named_parameters()
+            for name, p in self.model.trained.items()
         }
         with torch.no_grad():
             return functional_call(self.model.module, parameters, (self.x,))
@@ -131,7 +159,7 @@ def test_a_large_model_is_perturbed_layer_by_layer() -> None:
 def test_parameters_stay_views_of_the_flat_vector(name: str) -> None:
     setup = Setup(name)
     setup.forward(setup.direction(), 0.1)
-    for key, p in setup.model.module.named_parameters():
+    for key, p in setup.model.trained.items():
         start = setup.model.offsets[key]
         assert p.data_ptr() == setup.model.flat[start:].data_ptr()
 

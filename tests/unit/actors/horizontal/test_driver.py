@@ -138,13 +138,3 @@ def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_
     assert order[-2:] == [last, "server.look"]
     assert (server.asked("keep_segment")[-1] == due) == (stopped_by == USER)
     assert [("due", False)] in server.asked("keep_segment"), "and others on the way"
-
-
-@pytest.mark.parametrize(("seconds", "spent"), [(9000, False), (11, True)])
-def test_the_runs_clock_ends_it_in_every_leg(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, seconds: int, *, spent: bool
-) -> None:
-    statuses = [Status(updates=3), Status(updates=4, stop_reason="over")]
-    leg = SegmentStart(2, 12.5, 0, {})
-    server, _, _ = led(folder, leg, statuses, monkeypatch, f"budget.seconds={seconds}")
-    assert ([f"the budget of {seconds} seconds is spent"] in server.asked("stop")) == spent

@@ -14,7 +14,6 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.rebuild import restarted_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Metrics
-from raydpzv.records import checkpoint_policy as checkpoint_pace
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.sim.interfaces import USER
@@ -154,29 +153,3 @@ def test_of_a_run_that_ended_otherwise_something_may_be_under_way(
     (kept,) = server.kept(due=True)
     run: Any = kept.state["run"]
     assert not run["stopped"]
-
-
-def test_a_first_leg_takes_its_checkpoints_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(None, monkeypatch)
-    assert server.actor.segment_start().number == 1
-    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
-    assert not server.kept(due=False), "15 updates are to come first"
-    assert len(server.kept(due=True)) == 1
-    assert not server.actor.drain()[0][0]["leg"].num_rows
-    monkeypatch.setattr(server.actor.core._policy, "due", lambda updates: True)
-    assert len(server.kept(due=False)) == 1
-    server = Server(None, monkeypatch, keeps=False)
-    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
-    assert not server.kept(due=True), "of a run that has no folder"
-
-
-def test_what_a_checkpoint_costs_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 50.0
-    monkeypatch.setattr(checkpoint_pace, "own_seconds", lambda: now)
-    server = Server(None, monkeypatch)
-    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
-    for _ in range(2):
-        now += 100.0
-        assert len(server.kept(due=True)) == 1
-    assert server.actor.status().checkpoint_seconds == 0.0
-    assert server.actor.facts()["checkpoints"]["seconds"] == 0.0

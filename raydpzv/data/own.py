@@ -1,0 +1,187 @@
+"""Data that a user brings: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
+
+# D rows, M clients, V views
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raydpzv.data.arrays import numbered_labels
+from raydpzv.data.sources import Request, Source
+from raydpzv.data.table import MOST_TOKENS, Split, Table, View
+from raydpzv.errors import DataError
+from raydpzv.foreign import call
+
+_FORMS = "(x, y), (x, y, x_test, y_test), a table with these names, or a data set of pairs"
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """Rows and labels, whole and of plain types.
+
+    x: numbers [D, ...], or with `views` the arrays of several parties side by side [D, ΣF]; y: whole numbers [D].
+    owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of flat columns.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray | None = None
+    y_test: np.ndarray | None = None
+    owners: np.ndarray | None = None
+    features: tuple[str, ...] = ()
+    views: tuple[View, ...] = ()
+
+
+def source(name: str, found: Any) -> Source:
+    """Return a user's object as a data set; see `own_data`, or a function that returns what it takes."""
+
+    def read(request: Request) -> Table | Split:
+        given = found
+        if callable(found) and not hasattr(found, "__len__"):
+            given = call(found, request.data.options or {}, {}, "data.options")
+        data = given if isinstance(given, OwnData) else own_data(given)
+        return _tables(data, name.partition(":")[2], request)
+
+    return Source("your own data", "your own program", read, takes=("other",), listed=True)
+
+
+def own_data(given: Any) -> OwnData:
+    """Return a user's rows and labels as arrays. Raises DataError for what is none of the forms."""
+    if isinstance(given, Mapping):
+        parts = dict(given)
+    elif isinstance(given, tuple) and len(given) in (2, 4):
+        parts = dict(zip(("x", "y", "x_test", "y_test"), given, strict=False))
+    elif hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, np.ndarray):
+        parts = _pairs(given)
+    else:
+        raise DataError(f"data: wanted {_FORMS}, got {type(given).__name__}")
+    if strange := parts.keys() - {"x", "y", "x_test", "y_test", "clients"}:
+        raise DataError(f'data: wanted {_FORMS}, got the name "{min(strange)}"')
+    if not {"x", "y"} <= parts.keys() or ("x_test" in parts) != ("y_test" in parts):
+        raise DataError(
+            f"data: wanted x and y, and both or none of x_test and y_test, got {', '.join(parts)}"
+        )
+    features = _columns(parts["x"])
+    arrays = {name: as_array(value, name) for name, value in parts.items() if name != "clients"}
+    owners = parts.get("clients")
+    return OwnData(
+        arrays["x"],
+        labels(arrays["y"], "y"),
+        arrays.get("x_test"),
+        labels(arrays["y_test"], "y_test") if "y_test" in arrays else None,
+        None if owners is None else numbered_owners(owners, len(arrays["x"])),
+        features,
+    )
+
+
+def as_array(value: Any, name: str) -> np.ndarray:
+    """Return an array; of a frame or an Arrow table its columns. Raises DataError for x that are no numbers."""
+    if hasattr(value, "to_pylist") and hasattr(value, "column_names"):
+        value = np.stack([np.asarray(column) for column in value.columns], axis=1)
+    elif hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    elif hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" and not name.startswith("y"):
+        raise DataError(
+            f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers; encode text and categories first"
+        )
+    return array
+
+
+def labels(array: np.ndarray, name: str) -> np.ndarray:
+    """Return labels as whole numbers or texts [D]. Raises DataError."""
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    array = array.astype(str) if array.dtype.kind == "O" else array
+    if array.ndim != 1 or array.dtype.kind not in "iubU" or not array.size:
+        raise DataError(
+            f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
+            "text of data.classes"
+        )
+    return array if array.dtype.kind == "U" else array.astype(np.int64)
+
+
+def side_by_side(views: Mapping[str, Any]) -> tuple[np.ndarray, tuple[View, ...]]:
+    """Return the parties' arrays as one [D, ΣF], and what each is. Raises DataError."""
+    arrays = {name: as_array(value, f"the view of {name}") for name, value in views.items()}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            f"data: the views have {', '.join(f'{n} ({name})' for name, n in lengths.items())} rows: wanted the same "
+            "records in the same order in each"
+        )
+    found = []
+    for name, array in arrays.items():
+        whole = array.dtype.kind in "iu"
+        if array.ndim < 2:
+            raise DataError(
+                f"data: the view of {name} has the shape {array.shape}: wanted one row a record, [D, ...]"
+            )
+        if whole and array.size and max(abs(int(array.min())), abs(int(array.max()))) > MOST_TOKENS:
+            raise DataError(
+                f"data: the view of {name} has whole numbers above {MOST_TOKENS}: wanted smaller ones"
+            )
+        found.append(View(name, array.shape[1:], whole))
+    flat = [array.reshape(len(array), -1).astype(np.float32) for array in arrays.values()]
+    return np.concatenate(flat, axis=1), tuple(found)
+
+
+def numbered_owners(owners: Sequence[Hashable] | np.ndarray, rows: int) -> np.ndarray:
+    """Return each row's client, int64 [D]: owners are numbered in the order in which they first appear."""
+    listed = owners.tolist() if hasattr(owners, "tolist") else list(owners)
+    if len(listed) != rows:
+        raise DataError(f"clients: wanted one owner a row, {rows}, got {len(listed)}")
+    number: dict[Hashable, int] = {}
+    return np.array([number.setdefault(owner, len(number)) for owner in listed], np.int64)
+
+
+def _columns(x: Any) -> tuple[str, ...]:
+    names = getattr(x, "column_names", None)
+    names = getattr(x, "columns", None) if names is None else names
+    return () if names is None else tuple(map(str, names))
+
+
+def _pairs(data: Any) -> dict[str, Any]:
+    """Read a map-style data set of (features, label) pairs whole."""
+    try:
+        pairs = [data[i] for i in range(len(data))]
+        x, y = zip(*pairs, strict=True)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise DataError(f"data: wanted {_FORMS}, got a {type(data).__name__} ({error})") from None
+    return {
+        "x": np.stack([as_array(row, "x") for row in x]),
+        "y": np.array([int(label) for label in y]),
+    }
+
+
+def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
+    parts = {"y": data.y} | ({} if data.y_test is None else {"y_test": data.y_test})
+    if data.y.dtype.kind == "U" and request.labels is None:
+        raise DataError(
+            'data: y holds text: list the classes, such as classes=["ill", "well"] (data.classes)'
+        )
+    y, classes = numbered_labels(parts, request, name)
+    whole = data.x.dtype.kind in "iu"
+    train = Table(
+        *(name, data.x, y["y"], classes),
+        features=data.features,
+        silos=data.owners,
+        integers=whole,
+        views=data.views,
+    )
+    if data.x_test is None:
+        return train
+    return Split(
+        train,
+        Table(
+            *(name, data.x_test, y["y_test"], classes),
+            features=data.features,
+            integers=whole,
+            views=data.views,
+        ),
+    )

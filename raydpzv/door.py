@@ -1,0 +1,147 @@
+"""Scenarios from objects: your own model, data and method, from a script or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import parse
+from raydpzv.data.own import OwnData, as_array, labels, numbered_owners, own_data, side_by_side
+from raydpzv.errors import DataError, SpecError, suggest
+from raydpzv.foreign import handle
+from raydpzv.registry import METHODS
+
+_TABLES = {
+    "updates": "budget.updates",
+    "epsilon": "privacy.epsilon",
+    "delta": "privacy.delta",
+    "classes": "data.classes",
+    "scale": "data.scale",
+    "embedding": "model.embedding",
+    "every": "evaluate.every",
+    "rate": "arrivals.rate",
+    "clock": "clock.kind",
+    "seed": "seed",
+    "title": "title",
+}
+"""Short names of settings; other keywords are tables, dotted settings with "__", or settings of the method."""
+
+
+def horizontal(
+    model: Any,
+    data: Any,
+    *,
+    clients: int | Sequence[Hashable] | np.ndarray = 10,
+    test: Any = None,
+    method: Any = "decomfl",
+    **settings: Any,
+) -> AnyScenario:
+    """Return a scenario of horizontal learning from your own model and data.
+
+    model: an nn.Module class, a function that returns a module, a module (copied, and its weights are the first ones)
+    or a name of the program's. data: (x [D, ...], y [D]) of arrays, tensors or a frame, or a map-style data set of
+    pairs. clients: how many share the rows at random, or each row's owner. test: (x, y); left out: a part of the rows.
+    method: a name, or a method's descriptor. settings: `updates=600`, `privacy={"mode": "user"}`, or a setting of the
+    method such as `lr=0.02`. Raises SpecError and DataError.
+    """
+    found = own_data(data)
+    counted = isinstance(clients, int)
+    owners = None if counted else numbered_owners(clients, len(found.x))  # type: ignore[arg-type]
+    many = clients if counted else int(owners.max()) + 1  # type: ignore[union-attr]
+    found = _with_test(found, own_data(test) if test is not None else None, owners)
+    tree: dict[str, Any] = {
+        "data": {"source": handle(found, "data")},
+        "split": {"how": "iid" if counted else "owners", "clients": many},
+        "model": {"kind": _named(model)},
+    }
+    return _scenario(tree, method, "horizontal", settings)
+
+
+def vertical(
+    bottoms: Any,
+    views: Sequence[Any] | Mapping[str, Any],
+    labels: Any,
+    *,
+    head: Any = "mlp",
+    test: tuple[Any, Any] | None = None,
+    method: Any = "dpzv",
+    **settings: Any,
+) -> AnyScenario:
+    """Return a scenario of vertical learning from your own models and data.
+
+    bottoms: a model for every party, or one that all use, from a record's part to an embedding [B, E]. views: each
+    party's array [D, ...], by name or in order; records are in the same order in each. labels: [D]. head: from all
+    embeddings [B, M·E] to scores [B, classes]. test: (views, labels); left out: a part of the rows. The rest as in
+    `horizontal`. Raises SpecError and DataError.
+    """
+    many = len(views)
+    listed = list(bottoms) if isinstance(bottoms, list | tuple) else [bottoms] * many
+    if len(listed) != many:
+        raise SpecError(f"bottoms: wanted one for each of {many} views, got {len(listed)}")
+    names = list(views) if isinstance(views, Mapping) else []
+    found = _of_views(views, labels)
+    if test is not None:
+        found = _with_test(found, _of_views(test[0], test[1]), None)
+    tree: dict[str, Any] = {
+        "data": {"source": handle(found, "data")},
+        "split": {"how": "views", "clients": many} | ({"names": names} if names else {}),
+        "model": {"bottoms": [_named(model) for model in listed], "head": _named(head)},
+    }
+    return _scenario(tree, method, "vertical", settings)
+
+
+def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any) -> OwnData:
+    named = dict(views) if isinstance(views, Mapping) else {str(m): view for m, view in enumerate(views)}
+    flat, found = side_by_side(named)
+    listed = labels(as_array(y, "y"), "y")
+    if len(listed) != len(flat):
+        raise DataError(f"data: wanted one label a record, {len(flat)}, got {len(listed)}")
+    return OwnData(flat, listed, views=found)
+
+
+def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -> OwnData:
+    if test is not None:
+        return OwnData(data.x, data.y, test.x, test.y, owners, data.features, data.views)
+    return OwnData(data.x, data.y, data.x_test, data.y_test, owners, data.features, data.views)
+
+
+def _named(model: Any) -> str:
+    return model if isinstance(model, str) else handle(model)
+
+
+def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[str, Any]) -> AnyScenario:
+    name = method if isinstance(method, str) else handle(method)
+    descriptor = METHODS[name]
+    if descriptor.kind != kind:
+        known = [m for m in METHODS if METHODS[m].kind == kind]
+        raise SpecError(
+            f'method: "{name}" is not {kind}; choose {", ".join(known)}, or a descriptor of your own'
+        )
+    tree |= {"method": {"name": name}}
+    tree["data"].setdefault("scale", "none")
+    own = descriptor.config.__dataclass_fields__
+    if "cohort" in own and "cohort" not in settings:
+        tree["method"]["cohort"] = min(own["cohort"].default, tree["split"]["clients"])
+    for key, value in settings.items():
+        path = (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
+        _set(tree, path, value, [*own, *_TABLES])
+    return parse(tree, "the call")
+
+
+def _set(tree: dict[str, Any], path: str, value: Any, known: Sequence[str]) -> None:
+    *tables, last = path.split(".")
+    table = tree
+    for name in tables:
+        table = table.setdefault(name, {})
+    if isinstance(value, Mapping):
+        table[last] = {**table.get(last, {}), **value}
+        return
+    if not tables and last not in ("seed", "name", "title"):
+        raise SpecError(
+            f"{last}: unknown setting. {suggest(last, known)}Give a setting of the method, a table such as "
+            'budget={"updates": 100}, or budget__updates=100'
+        )
+    table[last] = value

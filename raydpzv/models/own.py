@@ -1,0 +1,101 @@
+"""Models that a user brings: a module, or a class or function that makes one."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from raydpzv.errors import InputError, SpecError
+from raydpzv.foreign import call
+from raydpzv.models.flat import FlatModel
+
+OwnModel = Callable[[Mapping[str, Any], Mapping[str, Any]], "torch.nn.Module"]
+"""(options of the scenario, what the program offers by name) to a module."""
+
+
+def model(name: str, found: Any) -> OwnModel:
+    """Return what makes a user's module. Raises SpecError for an object that cannot."""
+    if isinstance(found, torch.nn.Module):
+        return lambda options, offered: _copied(name, found, options)
+    if not callable(found):
+        raise SpecError(
+            f'"{name}": wanted an nn.Module, or a class or function that returns one, got {type(found).__name__}'
+        )
+
+    def make(options: Mapping[str, Any], offered: Mapping[str, Any]) -> torch.nn.Module:
+        made = call(found, options, offered, "model.options")
+        if not isinstance(made, torch.nn.Module):
+            raise SpecError(f'"{name}": wanted an nn.Module from the call, got {type(made).__name__}')
+        return made
+
+    return make
+
+
+def _copied(name: str, module: torch.nn.Module, options: Mapping[str, Any]) -> torch.nn.Module:
+    if options:
+        raise SpecError(
+            f'model.options: "{name}" is a module, which takes none; leave them out or name its class'
+        )
+    return copy.deepcopy(module)
+
+
+def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -> None:
+    """Refuse a module that is no function of a single record, on some records [B, ...].
+
+    width: numbers that the module has to give a record. Raises InputError, which says what to change.
+    """
+    records = records if len(records) > 1 else np.repeat(records, 2, 0)
+    x = torch.tensor(records, device=model.flat.device)
+    before = x.clone(), constants_sha256(model)
+    scores = _forward(model, x, title)
+    got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if got != (len(x), width):
+        raise InputError(f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}")
+    if not torch.equal(x, before[0]):
+        raise InputError(f"{title}: its forward call changes the records it is given; let it work on a copy")
+    if constants_sha256(model) != before[1]:
+        raise InputError(
+            f"{title}: its forward call changes a buffer, so that a replay would not find it; make it a function"
+        )
+    if not torch.equal(scores, _forward(model, x, title)):
+        raise InputError(
+            f"{title}: two forward calls on the same records differ; leave out what is random, such as dropout that "
+            "is on in evaluation"
+        )
+    alike = x[:1].repeat_interleave(len(x), 0)
+    if not torch.equal(scores[0], _forward(model, alike, title)[0]):
+        raise InputError(
+            f"{title}: a record's scores depend on the other records of its batch; leave out what mixes records, such "
+            "as statistics over the batch"
+        )
+
+
+def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:
+    try:
+        with torch.no_grad():
+            found: torch.Tensor = model.module(x)
+            return found
+    except Exception as error:  # whatever the user's forward raises is said in one line
+        text = " ".join(str(error).split())
+        raise InputError(
+            f"{title}: its forward call fails on {len(x)} records {list(x.shape)} of {x.dtype} "
+            f"({type(error).__name__}: {text})"
+        ) from error
+
+
+def constants_sha256(model: FlatModel) -> str:
+    """Return the digest of a model's frozen parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, value in {
+        **dict(model.module.named_buffers()),
+        **dict(model.module.named_parameters()),
+    }.items():
+        if name not in model.trained:
+            digest.update(f"{name} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,194 @@
+"""A user's own model, data and method, from Python and from TOML."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import raydpzv
+from raydpzv.config.toml import as_toml
+from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.keys import Key
+
+DRAW = (Key(0) / "own data").generator()
+Y = DRAW.integers(0, 3, 120)
+X = (DRAW.standard_normal((120, 1, 4, 4)) + Y[:, None, None, None]).astype(np.float32)
+IDS = (Y[:, None] * 5 + DRAW.integers(0, 5, (120, 6))).astype(np.int64)
+
+
+class Pictures(nn.Module):
+    """A network with a buffer, a frozen layer, batch statistics and dropout."""
+
+    def __init__(self, outputs: int, channels: int = 4) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, channels, 3), nn.BatchNorm2d(channels)
+        self.frozen = nn.Linear(channels * 4, channels * 4).requires_grad_(False)
+        self.drop, self.last = nn.Dropout(0.3), nn.Linear(channels * 4, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(self.frozen(self.norm(self.conv(x)).relu().flatten(1))))
+
+
+def words(embedding: int) -> nn.Module:
+    """Mean of embedded token ids, then one layer."""
+    return nn.Sequential(nn.EmbeddingBag(15, 8), nn.Linear(8, embedding))
+
+
+def digests(run: raydpzv.Run) -> dict[str, str]:
+    return {name: hashlib.sha256(x.tobytes()).hexdigest() for name, x in run.models.items()}
+
+
+def test_an_own_model_learns_own_data_of_own_clients():
+    scenario = raydpzv.horizontal(
+        Pictures, (X, Y), clients=np.arange(120) % 4, updates=60, lr=0.1, perturbations=5
+    )
+    run = raydpzv.run(scenario)
+    trained = sum(p.numel() for p in Pictures(3).parameters() if p.requires_grad)
+    assert run.models["shared"].size == trained
+    assert run.summary["accuracy"] > 0.6
+    assert digests(run) == digests(raydpzv.run(scenario))
+
+
+def test_parties_bring_pictures_and_words():
+    scenario = raydpzv.vertical(
+        [lambda embedding: nn.Sequential(nn.Flatten(), nn.Linear(16, embedding)), words],
+        {"camera": X, "shop": IDS},
+        Y,
+        updates=300,
+        batch=32,
+        embedding=4,
+        lr=0.05,
+    )
+    assert scenario.party_names == ("camera", "shop")
+    run = raydpzv.run(scenario)
+    assert run.models["client 0"].size == 16 * 4 + 4
+    assert run.models["client 1"].size == 15 * 8 + 8 * 4 + 4
+    assert run.summary["accuracy"] > 0.6
+
+
+def test_an_own_head_scores_all_embeddings():
+    head = nn.Sequential(nn.Linear(8, 3))
+    scenario = raydpzv.vertical(
+        "linear",
+        [X.reshape(120, -1)[:, :8], X.reshape(120, -1)[:, 8:]],
+        Y,
+        head=head,
+        updates=20,
+        embedding=4,
+    )
+    run = raydpzv.run(scenario)
+    assert run.models["server"].size == 8 * 3 + 3
+
+
+def test_a_given_module_starts_from_its_weights():
+    model = Pictures(3)
+    run = raydpzv.run(raydpzv.horizontal(model, (X, Y), clients=4, updates=1, lr=1e-9))
+    before = torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad]).numpy()
+    np.testing.assert_allclose(run.models["shared"], before, atol=1e-6)
+
+
+def test_handed_over_test_rows_are_the_test_rows():
+    run = raydpzv.run(raydpzv.horizontal("mlp", (X, Y), test=(X[:30], Y[:30]), clients=4, updates=1))
+    shares = np.bincount(Y[:30], minlength=3) / 30
+    assert run.summary["largest_class_share"] == pytest.approx(shares.max())
+
+
+TOML = """
+[data]
+source = "own_parts:rows"
+options = {shift = 0.5}
+scale = "none"
+[split]
+how = "iid"
+clients = 4
+[model]
+kind = "own_parts:Net"
+options = {width = 6}
+[method]
+name = "decomfl"
+cohort = 4
+[budget]
+updates = 5
+"""
+PARTS = """
+import numpy as np
+from torch import nn
+
+def rows(shift: float):
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 60)
+    return draw.standard_normal((60, 5)) + y[:, None] * shift, y
+
+class Net(nn.Sequential):
+    def __init__(self, shape, outputs, width: int = 4):
+        super().__init__(nn.Linear(shape[0], width), nn.Tanh(), nn.Linear(width, outputs))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "own_parts.py").write_text(PARTS)
+    (tmp_path / "own.toml").write_text(TOML)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("own_parts", None)
+
+
+def test_a_scenario_file_names_own_parts(folder):
+    spec = raydpzv.load("own.toml")
+    run = raydpzv.run(spec, out="run")
+    assert run.models["shared"].size == 5 * 6 + 6 + 6 * 3 + 3
+    assert "own_parts:Net" in as_toml(spec)
+    command = [sys.executable, "-m", "raydpzv", "run", "own.toml", "--out", "again"]
+    subprocess.run(command, check=True, cwd=folder, capture_output=True, env={**__import__("os").environ})
+    again = np.load(folder / "again" / "models.npz")
+    np.testing.assert_array_equal(again["shared"], run.models["shared"])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("model.kind=own_parts:Nest", r'has no Nest. Did you mean "Net"\?'),
+        ("model.options={widht=3}", r'Did you mean "width"\?'),
+        ('model.options={width="a"}', "wants int, got 'a'"),
+        ("data.options={}", "rows needs it; give it in .data.options."),
+        ("data.source=own_partz:rows", "cannot be imported"),
+        ("model.kind=own_parts:rows", "rows has no such parameter"),
+        ("method.name=own_parts:Net", "wanted a VerticalMethod or a HorizontalMethod"),
+    ],
+)
+def test_wrong_names_and_options_are_refused(folder, change, complaint):
+    with pytest.raises(SpecError, match=complaint):
+        raydpzv.run(raydpzv.load("own.toml", [change]))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "complaint"),
+    [
+        (lambda: raydpzv.horizontal(Pictures, (X, Y), lr2=1), SpecError, "lr2: unknown setting"),
+        (lambda: raydpzv.horizontal(Pictures, (X, Y), method="dpzv"), SpecError, '"dpzv" is not horizontal'),
+        (lambda: raydpzv.horizontal(Pictures, (X, Y[:5]), updates=1), DataError, "pair them"),
+        (lambda: raydpzv.vertical([words], [X, IDS], Y), SpecError, "one for each of 2 views, got 1"),
+        (lambda: raydpzv.vertical(words, [X, IDS], Y[:5]), DataError, "one label a record"),
+        (
+            lambda: raydpzv.horizontal(nn.Linear(3, 3), (X, Y), clients=4, updates=1),
+            InputError,
+            "forward call fails",
+        ),
+        (
+            lambda: raydpzv.horizontal(lambda: nn.Flatten(), (X, Y), clients=4, updates=1),
+            InputError,
+            "no trained parameter",
+        ),
+    ],
+)
+def test_objects_that_do_not_fit_are_refused_before_the_run(call, kind, complaint):
+    with pytest.raises(kind, match=complaint):
+        raydpzv.run(call())

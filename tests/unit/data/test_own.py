@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from raydpzv.data.own import own_data, side_by_side
+from raydpzv.data.table import View
+from raydpzv.errors import DataError
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+Y = np.array([0, 1, 1, 0])
+
+
+class Frame:
+    """A table in the way of pandas."""
+
+    columns = ("a", "b", "c")
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def to_numpy(self) -> np.ndarray:
+        return X
+
+
+FORMS = {
+    "arrays": (X, Y),
+    "tensors": (torch.tensor(X), torch.tensor(Y)),
+    "lists": (X.tolist(), Y.tolist()),
+    "one column of labels": (X, Y[:, None]),
+    "names": {"x": X, "y": Y},
+    "pairs": list(zip(X, Y, strict=True)),
+    "data set": torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)),
+    "frame": (Frame(), Y),
+    "Arrow": (pa.table({name: X[:, n] for n, name in enumerate("abc")}), pa.array(Y)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_data_gives_the_same_rows(form):
+    found = own_data(FORMS[form])
+    np.testing.assert_array_equal(found.x, X)
+    np.testing.assert_array_equal(found.y, Y)
+    assert found.features == (("a", "b", "c") if form in ("frame", "Arrow") else ())
+
+
+def test_test_rows_and_owners_come_with_the_data():
+    found = own_data({"x": X, "y": Y, "x_test": X[:2], "y_test": Y[:2], "clients": ["b", "a", "b", "c"]})
+    np.testing.assert_array_equal(found.x_test, X[:2])
+    np.testing.assert_array_equal(found.owners, [0, 1, 0, 2])
+
+
+def test_whole_numbers_stay_whole():
+    assert own_data((X.astype(np.int32), Y)).x.dtype.kind == "i"
+    assert own_data((X, Y)).x.dtype.kind == "f"
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (3, "wanted .x, y., .* got int"),
+        ((X,), "got a tuple"),
+        ({"x": X}, "wanted x and y, .* got x"),
+        ({"x": X, "y": Y, "x_test": X}, "both or none of x_test and y_test"),
+        ({"x": X, "y": Y, "z": X}, 'got the name "z"'),
+        ((X, Y.astype(float)), r"y is float64 of shape \(4,\): wanted one class a row"),
+        ((X, Y[:0]), "wanted one class a row"),
+        ((np.array(["a", "b"]), Y), "x is <U1 of shape .2,.: wanted numbers"),
+        ({"x": X, "y": Y, "clients": [0, 1]}, "wanted one owner a row, 4, got 2"),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused(given, complaint):
+    with pytest.raises(DataError, match=complaint):
+        own_data(given)
+
+
+def test_views_of_different_shapes_lie_side_by_side():
+    pictures, ids = np.ones((4, 1, 2, 2)), np.array([[5, 6]] * 4)
+    flat, views = side_by_side({"pictures": pictures, "words": ids})
+    assert flat.shape == (4, 6)
+    assert flat[0].tolist() == [1, 1, 1, 1, 5, 6]
+    assert views == (View("pictures", (1, 2, 2)), View("words", (2,), integers=True))
+
+
+@pytest.mark.parametrize(
+    ("views", "complaint"),
+    [
+        ({"a": X, "b": X[:2]}, r"4 \(a\), 2 \(b\) rows: wanted the same records"),
+        ({"a": X, "b": Y}, "the view of b has the shape"),
+        ({"a": X, "b": np.full((4, 1), 2**25)}, "whole numbers above 16777216"),
+    ],
+)
+def test_views_that_do_not_belong_together_are_refused(views, complaint):
+    with pytest.raises(DataError, match=complaint):
+        side_by_side(views)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raydpzv.errors import InputError, SpecError
+from raydpzv.keys import Key
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.own import check_model, model
+
+RECORDS = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
+
+
+class Faulty(nn.Linear):
+    """A linear layer with one fault in its forward call."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(4, 3)
+        self.fault = fault
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fault == "random":
+            x = nn.functional.dropout(x, 0.5, training=True)
+        if self.fault == "mixes":
+            x = x - x.mean(0)
+        if self.fault == "changes":
+            x.mul_(2)
+        if self.fault == "counts":
+            self.calls += 1
+        if self.fault == "raises":
+            raise ValueError("no such\nthing")
+        scores = super().forward(x)
+        return {"wide": scores[:, :2], "pair": (scores, x)}.get(self.fault, scores)
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("random", "two forward calls on the same records differ"),
+        ("mixes", "a record's scores depend on the other records"),
+        ("changes", "changes the records it is given"),
+        ("counts", "changes a buffer"),
+        ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
+        ("wide", r"wanted scores \[6, 3\] of 6 records, got \(6, 2\)"),
+        ("pair", r"wanted scores \[6, 3\] of 6 records, got tuple"),
+    ],
+)
+def test_a_module_that_is_no_function_of_a_record_is_refused(fault, complaint):
+    with pytest.raises(InputError, match=f"the model: .*{complaint}"):
+        check_model(FlatModel(lambda: Faulty(fault), Key(0)), RECORDS, 3, "the model")
+
+
+@pytest.mark.parametrize("records", [RECORDS, RECORDS[:1]])
+def test_a_function_of_a_record_passes(records):
+    check_model(FlatModel(lambda: Faulty("none"), Key(0)), records, 3, "the model")
+
+
+def test_whole_numbers_stay_whole_for_the_model():
+    ids = np.arange(12).reshape(3, 4)
+    make = lambda: nn.Sequential(nn.Embedding(12, 2), nn.Flatten(), nn.Linear(8, 3))  # noqa: E731
+    check_model(FlatModel(make, Key(0)), ids, 3, "the model")
+
+
+def test_a_model_is_made_of_a_class_a_function_or_a_module():
+    given = nn.Linear(4, 3)
+    assert isinstance(model("m:F", Faulty)({"fault": "none"}, {}), Faulty)
+    assert (
+        model("m:f", lambda outputs: nn.Linear(4, outputs))({}, {"outputs": 5, "shape": (4,)}).out_features
+        == 5
+    )
+    copied = model("m:g", given)({}, {"shape": (4,)})
+    assert copied is not given
+    assert torch.equal(copied.weight, given.weight)
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "complaint"),
+    [
+        (3, {}, "wanted an nn.Module, or a class or function that returns one, got int"),
+        (lambda: 3, {}, "wanted an nn.Module from the call, got int"),
+        (nn.Linear(2, 2), {"bias": False}, "is a module, which takes none"),
+    ],
+)
+def test_what_makes_no_module_is_refused(found, options, complaint):
+    with pytest.raises(SpecError, match=complaint):
+        model("m:x", found)(options, {})

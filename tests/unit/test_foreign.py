@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from raydpzv.errors import SpecError
+from raydpzv.foreign import call, handle, is_foreign, resolve, unpack
+from raydpzv.models.bottoms import mlp
+
+
+class Plain:
+    """An object of this module."""
+
+    def __init__(self, width: int, rate: float = 0.5, *, name: str = "a") -> None:
+        self.width, self.rate, self.name = width, rate, name
+
+
+@pytest.mark.parametrize(
+    ("word", "foreign"),
+    [
+        ("films:Reviewer", True),
+        ("a.b_c:D.e", True),
+        ("here:Net-1f3a9c02", True),
+        ("mlp", False),
+        ("a:", False),
+        (":b", False),
+        ("a b:c", False),
+        ("http://x", False),
+        (None, False),
+    ],
+)
+def test_a_word_with_a_colon_names_a_users_object(word, foreign):
+    assert is_foreign(word) is foreign
+
+
+def test_an_importable_object_is_named_by_its_path():
+    text = handle(Plain)
+    assert text == f"{__name__}:Plain"
+    assert resolve(text, "model.kind") is Plain
+    assert resolve(handle(mlp), "model.kind") is mlp
+
+
+def test_an_object_of_this_process_has_a_handle_by_its_source():
+    def make(scale):
+        def local(x):
+            return x * scale
+
+        return local
+
+    one, again, other = handle(make(1)), handle(make(1)), handle(make(2))
+    assert one == again != other
+    assert one.startswith("here:")
+    assert resolve(one, "model.kind")(3) == 3
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("raydpzv.models.bottoms:mlq", r'has no mlq. Did you mean "mlp"\?'),
+        ("no_such_module:x", "cannot be imported .ModuleNotFoundError: No module named 'no_such_module'."),
+        ("here:Net-00000000", "wanted the object Net, which another process has"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(word, complaint):
+    with pytest.raises(SpecError, match=f"model.kind: .*{complaint}"):
+        resolve(word, "model.kind")
+
+
+def test_a_module_that_raises_at_import_is_named(tmp_path, monkeypatch):
+    (tmp_path / "broken_at_import.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SpecError, match=r"cannot be imported \(ZeroDivisionError: division by zero\)"):
+        resolve("broken_at_import:x", "model.kind")
+
+
+def test_options_and_offered_values_become_arguments():
+    found = call(Plain, {"rate": 1}, {"width": 3, "unused": 4}, "model.options")
+    assert (found.width, found.rate, found.name) == (3, 1, "a")
+    assert call(Plain, {"width": 5}, {"width": 3}, "model.options").width == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"widht": 3}, r'model.options.widht: Plain has no such parameter. Did you mean "width"\?'),
+        ({"width": "3"}, "model.options.width: Plain wants int, got '3'"),
+        ({"width": True}, "model.options.width: Plain wants int, got True"),
+        ({"width": 1, "rate": "x"}, "model.options.rate: Plain wants float, got 'x'"),
+        ({}, r"model.options.width: Plain needs it; give it in \[model.options\]"),
+    ],
+)
+def test_options_are_checked_against_the_signature(options, complaint):
+    with pytest.raises(SpecError, match=complaint):
+        call(Plain, options, {}, "model.options")
+
+
+def test_objects_travel_by_value_where_they_cannot_be_imported(tmp_path):
+    (tmp_path / "only_here.py").write_text("def double(x):\n    return 2 * x\n")
+    program = (
+        f"import pickle, sys; sys.path.insert(0, {str(tmp_path)!r}); import only_here; "
+        "from raydpzv.foreign import handle, packed; text = handle(only_here.double); "
+        "sys.stdout.buffer.write(pickle.dumps(packed([text])))"
+    )
+    sent = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
+    unpack(pickle.loads(sent))
+    assert resolve("only_here:double", "model.kind")(4) == 8
+
+
+def test_an_object_that_cannot_travel_is_refused(tmp_path):
+    with (tmp_path / "open").open("w") as file:
+
+        def local():
+            return file
+
+        with pytest.raises(SpecError, match="cannot be sent to another process"):
+            handle(local)
