@@ -138,3 +138,12 @@ def test_a_kill_leaves_the_old_one_and_lost_updates_take_their_snapshots_along(t
     with fill(Ledger.open(tmp_path, write=True), 31, seed=1) as ledger:
         assert_kept(ledger.load_snapshot("shared", 31), 20)
     assert [p.name for p in (tmp_path / "snapshots" / "shared").iterdir()] == ["0000000020.npz"]
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_truncated_ledger_keeps_the_snapshot_of_its_last_update(tmp_path, folder):
+    with fill(Ledger.create(tmp_path if folder else None, HEADER), 6) as ledger:
+        for version in (3, 4, 5):
+            ledger.save_snapshot("server", version, arrays(version))
+        ledger.truncate(4)
+        assert_kept(ledger.load_snapshot("server", 6), 4)
