@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from raydpzv.compare.compare_methods import compare
     from raydpzv.config.catalog import load
     from raydpzv.door import horizontal, vertical
+    from raydpzv.experiment.check import check
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import run
     from raydpzv.records.callbacks import Callback
@@ -33,13 +34,25 @@ if TYPE_CHECKING:
         ...
 
 
-__all__ = ["Callback", "Run", "__version__", "compare", "horizontal", "load", "methods", "run", "vertical"]
+__all__ = [
+    "Callback",
+    "Run",
+    "__version__",
+    "check",
+    "compare",
+    "horizontal",
+    "load",
+    "methods",
+    "run",
+    "vertical",
+]
 
 _ROOMS = ("compare", "methods")
 """Packages that can be called."""
 _DOORS = {
     "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
+    "check": "raydpzv.experiment.check",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "run": "raydpzv.experiment.runner",

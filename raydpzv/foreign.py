@@ -90,21 +90,22 @@ def _digest(found: Any) -> str:
     try:
         content = inspect.getsource(found).encode()
         if closed_over := [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]:
-            content += _pickled(closed_over, str(found.__qualname__))
+            content += by_value(closed_over, str(found.__qualname__))
     except (OSError, TypeError):
-        content = _pickled(found, type(found).__name__)
+        content = by_value(found, type(found).__name__)
     return hashlib.sha256(content).hexdigest()
 
 
-def _pickled(found: Any, name: str) -> bytes:
+def by_value(found: Any, name: str) -> bytes:
+    """Pickle an object with its class or source, which another process need not have. Raises SpecError."""
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError:
         raise missing("cloudpickle", "dev", ", or move the object into a module of its own") from None
     module = sys.modules.get(getattr(found, "__module__", None) or "")
-    by_value = module is not None and module.__name__ != "__main__" and not _installed(module)
+    own_module = module is not None and module.__name__ != "__main__" and not _installed(module)
     try:
-        if by_value:
+        if own_module:
             cloudpickle.register_pickle_by_value(module)
         content: bytes = cloudpickle.dumps(found)
         return content
@@ -114,7 +115,7 @@ def _pickled(found: Any, name: str) -> bytes:
             "files, locks or generators"
         ) from error
     finally:
-        if by_value:
+        if own_module:
             cloudpickle.unregister_pickle_by_value(module)
 
 
@@ -127,7 +128,7 @@ def _installed(module: Any) -> bool:
 
 def packed(names: Iterable[str]) -> dict[str, bytes]:
     """Return the objects of these names for another process."""
-    return {name: _pickled(resolve(name, name), name) for name in names if is_foreign(name)}
+    return {name: by_value(resolve(name, name), name) for name in names if is_foreign(name)}
 
 
 def unpack(objects: Mapping[str, bytes]) -> None:

@@ -42,6 +42,7 @@ COMMANDS: dict[str, type[options.Options]] = {
     "tune": options.TuneCommand,
     "search": options.SearchCommand,
     "privacy": options.PrivacyCommand,
+    "check": options.CheckCommand,
     "resume": options.ResumeCommand,
     "fetch": options.FetchCommand,
     "submit": options.SubmitCommand,

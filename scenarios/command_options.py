@@ -243,6 +243,14 @@ class PrivacyCommand(SettingChanges):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckCommand(SettingChanges):
+    """Check in seconds, without training, whether a scenario fits and what an update costs."""
+
+    scenario: ScenarioName
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class FetchCommand(Options):
     """Download the folder of a storage, to report, replay or publish it; also during the run."""
 

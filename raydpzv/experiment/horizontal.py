@@ -293,6 +293,9 @@ class PreparedHorizontal:
     def own_models(self) -> dict[str, FirstModel]:
         return self.plan.own_models() if self.seeded else {}
 
+    def model_names(self) -> list[str]:
+        return [MODEL]
+
     def model_name(self, party: str | int | None) -> str:
         """Return the name of the one model."""
         if party not in (None, MODEL):

@@ -182,6 +182,10 @@ class Prepared(Protocol):
         """Return models that the ledger's updates move and only their user can make again, by name."""
         ...
 
+    def model_names(self) -> list[str]:
+        """Return the names of all models on record."""
+        ...
+
     def model_name(self, party: str | int | None) -> str:
         """Return under which name a party's model is on record. Raises InputError if there is none."""
         ...

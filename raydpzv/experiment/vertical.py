@@ -149,6 +149,9 @@ class PreparedVertical:
         plan = self.plan()
         return plan.own_models() if plan else {}
 
+    def model_names(self) -> list[str]:
+        return ["server", *(f"client {m}" for m in range(len(self.clients)))]
+
     def model_name(self, party: str | int | None) -> str:
         """Return "server", or the name of a client's model."""
         if party == "server":

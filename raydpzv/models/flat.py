@@ -66,7 +66,7 @@ class FlatModel:
             layer = self.module.get_submodule(path)
             if isinstance(layer, _identities()):
                 p.data.fill_(1.0 if leaf == "weight" else 0.0)
-            elif (fan_in := _fan_in(layer)) is not None:
+            elif leaf.startswith(("weight", "bias")) and (fan_in := _fan_in(layer)) is not None:
                 draws = (key / "initial" / path / leaf).generator().random(p.numel(), dtype=np.float32)
                 bound = np.float32(1 / math.sqrt(fan_in))
                 p.data.copy_(torch.from_numpy((draws * 2 - 1) * bound).view(p.shape))

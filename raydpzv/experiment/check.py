@@ -1,0 +1,118 @@
+"""Look at a scenario in seconds, without training it: does it fit, is it a function, and what will it cost?"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from raydpzv.config.catalog import load
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import InputError
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.prepare import Prepared, prepare
+from raydpzv.experiment.runner import run_local
+from raydpzv.foreign import by_value
+
+_MEASURED = 5
+"""Updates that are made and thrown away, to see what one costs."""
+_MODELS = 8
+_ELSEWHERE = (
+    "import pickle, sys; from raydpzv.experiment.check import first_weights; "
+    "print(first_weights(pickle.load(sys.stdin.buffer)))"
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one update costs: bytes both ways, and seconds in this process."""
+
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `check` found: parameters and constants by model, and the measured cost of an update.
+
+    cost: None under the wall clock. updates: planned, None: no plan. memory: the most bytes that this process held.
+    """
+
+    models: dict[str, int]
+    constants: dict[str, int]
+    cost: Cost | None
+    updates: int | None
+    memory: int
+
+    def lines(self) -> list[str]:
+        """Return what was found, a sentence each."""
+        sizes = ", ".join(f"{size:,}" for size in dict.fromkeys(self.models.values()))
+        found = [f"models: {len(self.models)}, of {sizes} trained parameters"]
+        if kept := max(self.constants.values(), default=0):
+            found.append(f"{kept:,} numbers stay constant, one copy in each process")
+        found.append("another process starts from the same weights")
+        if self.cost:
+            traffic = self.cost.bytes_up + self.cost.bytes_down
+            found.append(f"an update costs {traffic:,.0f} bytes and {self.cost.seconds:.2g} s")
+            if self.updates:
+                whole = f"{traffic * self.updates:,.0f} bytes and {self.cost.seconds * self.updates:,.3g} s"
+                found.append(f"{self.updates:,} updates cost about {whole}")
+        return [*found, f"this process held at most {self.memory / 2**20:,.0f} MiB"]
+
+
+def check(scenario: AnyScenario | str) -> Checked:
+    """Prepare a scenario, start it in another process, and measure a few updates; nothing is written.
+
+    A user's own model is refused if its scores are random, depend on other records, or have the wrong shape. Of more
+    than eight models the first are looked at. Raises InputError.
+    """
+    spec = load(scenario) if isinstance(scenario, str) else scenario
+    prepared = prepare(spec)
+    if first_weights(spec) != _elsewhere(spec):
+        raise InputError(
+            "the model's first weights differ between two processes: let its own initialisation depend on torch's "
+            "generator alone, or hand over a module with weights"
+        )
+    models = {name: prepared.flat_model(name) for name in _names(prepared)}
+    return Checked(
+        {name: model.size for name, model in models.items()},
+        {name: sum(t.numel() for t in model.constant.values()) for name, model in models.items()},
+        _measured(prepared) if spec.clock.kind == "virtual" else None,
+        prepared.budget().updates,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def first_weights(spec: AnyScenario) -> str:
+    """Return the digests of a scenario's models before the first update, as text."""
+    prepared = prepare(spec)
+    return str({name: prepared.flat_model(name).sha256() for name in _names(prepared)})
+
+
+def _names(prepared: Prepared) -> list[str]:
+    return prepared.model_names()[:_MODELS]
+
+
+def _elsewhere(spec: AnyScenario) -> str:
+    """Return the same of another process, to which the user's objects travel by value."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE],
+        input=by_value(spec, "the scenario"),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.decode().strip().rpartition("\n")[2]
+        raise InputError(f"the scenario cannot be started in another process ({last})")
+    return done.stdout.decode().strip()
+
+
+def _measured(prepared: Prepared) -> Cost:
+    start = time.perf_counter()
+    summary: dict[str, Any] = run_local(prepared, RunOptions(until=_MEASURED)).summary
+    seconds, made = time.perf_counter() - start, max(1, summary["updates"])
+    return Cost(summary["bytes_up"] / made, summary["bytes_down"] / made, seconds / made)

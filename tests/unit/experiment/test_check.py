@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import raydpzv
+from raydpzv.errors import InputError
+from raydpzv.experiment.check import check, first_weights
+from scenarios.cli import app
+
+X = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
+Y = np.arange(60) % 3
+
+
+class ByProcess(nn.Linear):
+    """Weights that differ from process to process."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.shift = nn.Parameter(torch.full((3,), float(os.getpid())))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 0 * self.shift
+
+
+def scenario(model, **settings):
+    return raydpzv.horizontal(model, (X, Y), clients=4, updates=50, **settings)
+
+
+def test_the_cost_of_an_update_is_foretold():
+    found = check(scenario("logistic"))
+    assert found.models == {"shared": 15}
+    whole = raydpzv.run(scenario("logistic")).summary
+    assert found.cost.bytes_up == pytest.approx(whole["bytes_up"] / 50)
+    assert found.cost.bytes_down == pytest.approx(whole["bytes_down"] / 50, rel=0.2)
+    assert found.updates == 50
+    assert any("50 updates cost about" in line for line in found.lines())
+
+
+def test_every_party_and_its_constants_are_counted():
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    bottom = lambda: nn.Sequential(frozen, nn.Linear(2, 3))  # noqa: E731
+    found = check(
+        raydpzv.vertical(bottom, [X[:, :2], X[:, 2:]], Y, updates=20, embedding=3, batch=8, head="linear")
+    )
+    assert found.models == {"server": 6 * 3 + 3, "client 0": 9, "client 1": 9}
+    assert found.constants["client 1"] == 6
+
+
+def test_weights_that_differ_between_processes_are_refused():
+    own = scenario(ByProcess)
+    assert first_weights(own) == first_weights(own)
+    with pytest.raises(InputError, match="first weights differ between two processes"):
+        check(own)
+
+
+def test_a_run_under_the_wall_clock_is_not_timed():
+    found = check(raydpzv.load("digits_dpzv", ["clock.kind=wall"]))
+    assert found.cost is None
+    assert not any("an update costs" in line for line in found.lines())
+
+
+def test_the_command_prints_sentences_or_json():
+    done = CliRunner().invoke(app, ["check", "digits_dpzv"])
+    assert done.exit_code == 0, done.stderr
+    assert "models: 5, of " in done.stdout
+    assert "another process starts from the same weights" in done.stdout
+    told = json.loads(CliRunner().invoke(app, ["check", "digits_dpzv", "--json"]).stdout)
+    assert told["updates"] == 2000
+    assert told["models"]["client 0"] == 610
