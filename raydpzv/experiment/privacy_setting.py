@@ -8,6 +8,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from raydpzv.config.public_lists import fitted
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
@@ -15,6 +16,7 @@ from raydpzv.config.timing import round_trips, sizes_in_order
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan, UserPlan
 from raydpzv.privacy.calibration import paper_sigma
@@ -35,6 +37,8 @@ from raydpzv.sim.privacy_filter import check_first_release
 
 HEAD_SHARE = 0.2
 """Share of μ² for the head's gradient where none is given."""
+
+Plan = TypeVar("Plan", bound=ReleasePlan)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,15 @@ class PrivacySetting:
 
 def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     """Return a scenario's noise for D training rows. Raises InputError where no finite noise reaches (ε, δ)."""
-    spec = with_batch(spec, rows)
+    found = _noise(with_batch(spec, rows), rows)
+    return replace(found, claims=_attributed(found.claims, spec.method.name))
+
+
+def _attributed(plan: Plan | None, method: str) -> Plan | None:
+    return replace(plan, user_method=method) if plan and is_foreign(method) else plan
+
+
+def _noise(spec: VerticalScenario, rows: int) -> PrivacySetting:
     privacy, plan, updates = spec.privacy, spec.descriptor.noise(spec.method), spec.budget.updates
     seeded, key = privacy.noise == "seeded", Key(spec.seed)
     if plan is None or privacy.mode == "none":
@@ -299,7 +311,7 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
     plan = spec.descriptor.users(spec.method)
     if plan is None or spec.privacy is None or not isinstance(parts, UserParts):
         return None
-    claims = user_setting(spec, plan, parts)
+    claims = _attributed(user_setting(spec, plan, parts), spec.method.name)
     if secret is None and has_secret_coins(spec):
         secret = secrets.randbits(256)
     assert spec.privacy.clip is not None

@@ -153,7 +153,8 @@ class ReleasePlan(ABC):
     delta: δ; noise: where noise comes from; target: the ε asked for, None where it follows from the noise. planned: is
     the number of releases planned, or made? Else every number is of one update. per_upload: releases of one upload.
     fitted: where one record, or user, moves what others are before any release (scaling, split), one clause each.
-    units: the letter and the word for what is protected.
+    user_method: the name of a method that the program does not come with. units: the letter and the word for what is
+    protected.
     """
 
     delta: float
@@ -162,6 +163,7 @@ class ReleasePlan(ABC):
     planned: bool = True
     per_upload: int = 1
     fitted: tuple[str, ...] = ()
+    user_method: str = ""
     units: ClassVar[tuple[str, str]] = ("D", "records")
 
     @property
@@ -248,6 +250,8 @@ class ReleasePlan(ABC):
     def caveats(self) -> tuple[str, ...]:
         """Return what to print beside every ε, one clause each."""
         clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats()]
+        if self.user_method:
+            clauses.append(f"{self.user_method} is your own method, trusted to do what its descriptor says")
         excess, (letter, unit) = self.delta * self.protected, self.units
         if excess >= 1:
             clauses.append(
@@ -380,48 +384,6 @@ class BatchReleasePlan(ReleasePlan):
 
     def counted_as(self, spent: Spent) -> Self:
         return replace(self, made=spent, planned=True)
-
-    def caveats(self) -> tuple[str, ...]:
-        """Return what to print beside every ε, one clause each."""
-        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats()]
-        excess, (letter, unit) = self.delta * self.protected, self.units
-        if excess >= 1:
-            clauses.append(
-                f"δ = {self.delta:g} is not below 1/{letter} ({letter}·δ = {figure(excess)}) and permits revealing "
-                f"whole {unit}"
-            )
-        return tuple(clauses)
-
-    def row(
-        self,
-        adversary: str,
-        note: str,
-        epsilon: float = math.inf,
-        accountant: str = "none",
-        *,
-        relation: str = "",
-        direct_only: float | None = None,
-    ) -> Claim:
-        """Return a row of the table; without an accountant nothing is proved and ε is infinite."""
-        proved, relation = accountant != "none", relation or self.relation
-        sensitivity, multiplier = self.reach(adversary, relation, accountant) if proved else (math.nan, None)
-        return Claim(
-            *(
-                adversary,
-                epsilon,
-                self.delta,
-                self.mechanism,
-                sensitivity,
-                relation,
-                accountant,
-                proved,
-                note,
-            ),
-            scope=self.scope,
-            direct_only=direct_only,
-            multiplier=multiplier,
-            measured=self.measured,
-        )
 
     def with_exposed_coins(self, why: str) -> Self:
         return replace(self, exposed=self.exposed or why)

@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from torch import nn
 import raydpzv
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.experiment.prepare import planned_privacy
+from raydpzv.experiment.rebuild import rebuild_client
 from raydpzv.keys import Key
 from tests.helpers.programs import Forked, said
 
@@ -141,7 +144,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    sys.modules.pop("own_parts", None)
+    for name in ("own_parts", "own_dpzv", "own_copy"):
+        sys.modules.pop(name, None)
 
 
 def test_a_scenario_file_names_own_parts(folder):
@@ -255,3 +259,24 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
     assert resumed().returncode == 0
     again = np.load(folder / "run" / "models.npz")["shared"]
     np.testing.assert_array_equal(again, whole.models["shared"])
+
+
+def test_the_verdict_names_a_method_of_the_users(folder):
+    (folder / "own_dpzv.py").write_text("from raydpzv.methods.vertical.dpzv import DPZV as MINE\n")
+    plain = planned_privacy(raydpzv.load("digits_private"))
+    own = planned_privacy(raydpzv.load("digits_private", ["method.name=own_dpzv:MINE"]))
+    assert [claim.epsilon for claim in own.claims()] == [claim.epsilon for claim in plain.claims()]
+    assert "own_dpzv:MINE is your own method" in " ".join(own.verdict().caveats)
+    assert "your own method" not in " ".join(plain.verdict().caveats)
+
+
+def test_a_method_written_outside_the_program_gives_the_same_bits(folder, tmp_path):
+    source = Path(raydpzv.__file__).parent / "methods" / "vertical" / "dpzv.py"
+    (folder / "own_copy.py").write_text(source.read_text())
+    changes = ["budget.updates=40", "privacy.noise=seeded"]
+    plain = raydpzv.run(raydpzv.load("digits_dpzv", changes)).summary
+    own = raydpzv.run(
+        raydpzv.load("digits_dpzv", [*changes, "method.name=own_copy:DPZV"]), out=tmp_path / "run"
+    )
+    assert own.summary["digest"] == plain["digest"]
+    assert rebuild_client(tmp_path / "run", 0).verified
