@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from raydpzv.compare.compare_methods import compare
     from raydpzv.config.catalog import load
     from raydpzv.door import horizontal, vertical
-    from raydpzv.experiment.check import check
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import run
+    from raydpzv.preflight import check
     from raydpzv.records.callbacks import Callback
 
     def methods() -> dict[str, str]:
@@ -52,7 +52,7 @@ _ROOMS = ("compare", "methods")
 _DOORS = {
     "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
-    "check": "raydpzv.experiment.check",
+    "check": "raydpzv.preflight",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "run": "raydpzv.experiment.runner",

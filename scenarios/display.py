@@ -64,7 +64,7 @@ class Display:
     def __enter__(self) -> Self:
         if self._live:
             self._stack.enter_context(self._live)
-            self.redraw(at_once=True)
+            self.redraw(immediately=True)
         elif not self._quiet:
             self._stack.enter_context(repeated(self._interval, lambda: self.say(self._line())))
         return self
@@ -72,7 +72,7 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.redraw(at_once=True)
+        self.redraw(immediately=True)
         self._stack.close()
 
     def say(self, text: str) -> None:
@@ -84,11 +84,11 @@ class Display:
         """Set how far the bar is; total: None for no change."""
         self._bar.update(self._task, completed=done, total=total)
 
-    def redraw(self, *, at_once: bool = False) -> None:
-        """Draw what is below the bar anew, but not more often than every `REDRAW` seconds unless `at_once`."""
-        if self._live and (at_once or time.monotonic() - self._last >= REDRAW):
+    def redraw(self, *, immediately: bool = False) -> None:
+        """Draw what is below the bar anew, but not more often than every `REDRAW` seconds unless `immediately`."""
+        if self._live and (immediately or time.monotonic() - self._last >= REDRAW):
             self._last = time.monotonic()
-            self._live.update(Group(self._bar, *self._below()), refresh=at_once)
+            self._live.update(Group(self._bar, *self._below()), refresh=immediately)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class _RunProgress(StatusCallback):
         amount, new_stage = _amount(status, self._unit), status.stage != before.stage
         self._pace = _Pace() if status.stage else self._pace.after(amount, time.monotonic())
         self.display.count(amount)
-        self.display.redraw(at_once=new_stage)
+        self.display.redraw(immediately=new_stage)
         if status.stage and new_stage and not self.display.is_drawn:
             self.display.say(self._line())
 

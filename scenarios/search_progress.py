@@ -172,7 +172,7 @@ class SearchProgress:
             self._take_in(trial, found)
         if not self._plan.promotes:
             self._count(self._done + 1)
-        self._display.redraw(at_once=True)
+        self._display.redraw(immediately=True)
         if not self._display.is_drawn:
             self._display.say(self._came(trial))
 

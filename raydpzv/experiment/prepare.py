@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.environment import DATA_DIGEST
-from raydpzv.records.store import Rows
 from raydpzv.registry import DATA_SOURCES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
@@ -40,6 +39,9 @@ from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
+
+if TYPE_CHECKING:  # Arrow, which privacy before a run does not need
+    from raydpzv.records.store import Rows
 
 TableChange = Callable[[Table], Table]
 

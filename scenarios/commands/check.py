@@ -6,8 +6,8 @@ import dataclasses
 import sys
 
 import raydpzv
-from raydpzv.experiment.check import check
 from raydpzv.files import as_json as json_text
+from raydpzv.preflight import check
 from scenarios.command_options import CheckCommand
 
 

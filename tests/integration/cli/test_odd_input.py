@@ -126,8 +126,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
 
     # building the commands anew for each input is half of the time
     monkeypatch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command))
-    for kind in ("vertical", "horizontal"):
-        monkeypatch.setitem(runner._HERE, kind, prepared_alone)
+    monkeypatch.setattr(runner, "run_local", prepared_alone)
     monkeypatch.setattr(compare, "carry_out", planned_alone)
 
 

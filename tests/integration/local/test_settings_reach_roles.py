@@ -81,11 +81,15 @@ PRIVATE_WEIGHTS = (
 )
 USERS = ("split.how=users", "users.count=12", "data.train_rows=200")
 
+OWN = "tests.helpers.own_parts:"
+OWN_ROWS = (f"data.source={OWN}rows", "data.scale=none")
+
 PUBLIC = ("data.scale=public", "data.centre=1.0", "data.spread=2.0")
 
 COMMON = {
     "name": Change('"other"', watch=("scenario",)),
     "title": Change('"other"', watch=("title",)),
+    "data.options": Change("{shift = 3.0}", (*OWN_ROWS, "split.how=columns")),
     "data.folder": Change('"{files}/b"', ("data.source=mnist", "data.folder={files}/a")),
     "data.file": Change('"{files}/b.csv"', TABLE),
     "data.target": Change('"second"', TABLE),
@@ -145,6 +149,9 @@ VERTICAL = COMMON | {
     "split.columns": Change("[[5], [6], [7], [8]]", (*FLAT, "split.columns=[[1], [2], [3], [4]]")),
     "split.parties": Change("{a=[6], b=[1, 5]}", (*FLAT[:1], "split={parties={a=[6], b=[1]}}")),
     "model.bottom": Change('"linear"'),
+    "model.bottoms": Change('["linear", "mlp", "linear", "mlp"]'),
+    "model.options": Change("{width = 5}", (f"model.bottom={OWN}bottom",)),
+    "model.head_options": Change("{width = 5}", (f"model.head={OWN}head",)),
     "model.hidden": Change("[6]"),
     "model.head": Change('"linear"'),
     "model.head_hidden": Change("[6, 5]"),
@@ -212,7 +219,9 @@ HORIZONTAL = COMMON | {
             "users.silos=uniform",
         ),
     ),
+    "data.options": Change("{shift = 3.0}", (*OWN_ROWS, "split.how=iid")),
     "model.kind": Change('"logistic"'),
+    "model.options": Change("{width = 5}", (f"model.kind={OWN}whole", *OWN_ROWS, "split.how=iid")),
     "model.hidden": Change("[6]"),
     "model.outputs": Change("12"),
     "clock.kind": Change('"wall"', (*PULLS, "arrivals.rate=500")),
@@ -307,6 +316,7 @@ EXCEPTIONS = {
         "resources.restarts",
     ): "matters when an actor dies: tests/integration/ray/test_horizontal.py",
     ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_horizontal.py",
+    ("vertical", "split.names"): "what people read: tests/integration/local/test_door.py",
     ("horizontal", "data.steps"): "of series, which only vertical models take; the vertical test",
     ("horizontal", "data.tokens"): "of texts, which only vertical models take; the vertical test",
     ("horizontal", "data.vocabulary"): "of texts, which only vertical models take; the vertical test",

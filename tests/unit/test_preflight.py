@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.errors import InputError
-from raydpzv.experiment.check import check, first_weights
+from raydpzv.preflight import check, first_weights
 from scenarios.cli import app
 
 X = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)

@@ -21,7 +21,7 @@ _MEASURED = 5
 """Updates that are made and thrown away, to see what one costs."""
 _MODELS = 8
 _ELSEWHERE = (
-    "import pickle, sys; from raydpzv.experiment.check import first_weights; "
+    "import pickle, sys; from raydpzv.preflight import first_weights; "
     "print(first_weights(pickle.load(sys.stdin.buffer)))"
 )
 
