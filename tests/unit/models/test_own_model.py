@@ -27,6 +27,10 @@ class Faulty(nn.Linear):
             x = nn.functional.dropout(x, 0.5, training=True)
         if self.fault == "mixes":
             x = x - x.mean(0)
+        if self.fault == "sums":
+            x = x.cumsum(0)
+        if self.fault == "pairs":
+            x = x + x.view(-1, 2, 4).mean(1).repeat_interleave(2, 0)
         if self.fault == "changes":
             x.mul_(2)
         if self.fault == "counts":
@@ -42,6 +46,8 @@ class Faulty(nn.Linear):
     [
         ("random", "two forward calls on the same records differ"),
         ("mixes", "a record's scores depend on the other records"),
+        ("sums", "a record's scores depend on the other records"),
+        ("pairs", "a record's scores depend on the other records"),
         ("changes", "changes the records it is given"),
         ("counts", "changes a buffer"),
         ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
