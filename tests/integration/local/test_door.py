@@ -255,3 +255,23 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
     assert resumed().returncode == 0
     again = np.load(folder / "run" / "models.npz")["shared"]
     np.testing.assert_array_equal(again, whole.models["shared"])
+
+
+def test_test_views_are_matched_by_name():
+    x = np.linspace(-1, 1, 80, dtype=np.float32).reshape(20, 4)
+    y = np.arange(20) % 2
+    one, two = ({"a": x[:, :2], "b": x[:, 2:]}, y), ({"b": x[:, 2:], "a": x[:, :2]}, y)
+    settings = {"updates": 3, "embedding": 2, "batch": 4}
+    digests = {
+        raydpzv.vertical("mlp", one[0], y, test=test, **settings).data.source.rpartition("-")[2]
+        for test in (one, two)
+    }
+    assert len(digests) == 1
+    with pytest.raises(SpecError, match="test: wanted a view of each of a, b, by name"):
+        raydpzv.vertical("mlp", one[0], y, test=([x[:, :2], x[:, 2:]], y), **settings)
+
+
+def test_options_of_a_model_of_the_program_are_refused():
+    x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
+    with pytest.raises(SpecError, match='model.options: "logistic" is no model of your own'):
+        raydpzv.run(raydpzv.horizontal("logistic", (x, y), clients=2, updates=1, model__options={"a": 1}))
