@@ -13,6 +13,8 @@ import torch
 from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import call, resolve
 from raydpzv.models.flat import FlatModel
+from raydpzv.zo.directions import Direction
+from raydpzv.zo.perturbation import WholePerturbation, perturbation
 
 OwnModel = Callable[[Mapping[str, Any], Mapping[str, Any]], "torch.nn.Module"]
 """(options of the scenario, what the program offers by name) to a module."""
@@ -73,6 +75,23 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
             f"{title}: a record's scores depend on the other records of its batch; leave out what mixes records, such "
             "as statistics over the batch"
         )
+    if not _perturbs_whole(model, x, title):
+        raise InputError(
+            f"{title}: it reads a layer's weights outside the layer's own forward call, where they are not perturbed; "
+            "give a layer of its own the same parameter, such as head.weight = embedding.weight"
+        )
+
+
+def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
+    """Tell whether perturbing layer by layer, as a large model is, has the bits of perturbing the whole vector."""
+    layerwise = perturbation(model.module, model.flat, model.offsets)
+    if isinstance(layerwise, WholePerturbation):
+        return True
+    found = []
+    for kind in (WholePerturbation(model.module, model.flat, model.offsets), layerwise):
+        with kind.at(Direction(0, model.size), 0.1):
+            found.append(_forward(model, x, title))
+    return torch.equal(*found)
 
 
 def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) -> Iterator[bool]:

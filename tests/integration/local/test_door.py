@@ -273,5 +273,5 @@ def test_test_views_are_matched_by_name():
 
 def test_options_of_a_model_of_the_program_are_refused():
     x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
-    with pytest.raises(SpecError, match='model.options: "logistic" is no model of your own'):
+    with pytest.raises(SpecError, match=r'model\.options: "logistic" is no model of your own'):
         raydpzv.run(raydpzv.horizontal("logistic", (x, y), clients=2, updates=1, model__options={"a": 1}))

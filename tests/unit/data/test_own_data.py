@@ -113,5 +113,5 @@ class Failing:
 
 @pytest.mark.parametrize("data", [Failing(), ([[1, 2], [3]], [0, 1])])
 def test_rows_that_cannot_be_read_are_refused_in_one_line(data):
-    with pytest.raises(DataError, match="^data: [^\n]*$"):
+    with pytest.raises(DataError, match=r"^data: [^\n]*$"):
         own_data(data)
