@@ -67,6 +67,24 @@ class PrivacySetting:
 
 def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     """Return a scenario's noise for D training rows. Raises InputError where no finite noise reaches (ε, δ)."""
+    found = _setting(spec, rows)
+    return replace(found, claims=replace(found.claims, supposed=supposed(spec))) if found.claims else found
+
+
+def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
+    """Return what the proofs suppose of a user's own method and models, one clause each."""
+    own = set(spec.own) - {spec.data.source}
+    method = spec.method.name in own
+    clauses = {
+        "your own method releases only what its descriptor says, which is not checked": method,
+        "the scores of your own model depend on one record alone, which is checked on one batch": bool(
+            own - {spec.method.name}
+        ),
+    }
+    return tuple(f"ε supposes that {clause}" for clause, holds in clauses.items() if holds)
+
+
+def _setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     spec = with_batch(spec, rows)
     privacy, plan, updates = spec.privacy, spec.descriptor.noise(spec.method), spec.budget.updates
     seeded, key = privacy.noise == "seeded", Key(spec.seed)
@@ -355,6 +373,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         planned=updates is not None,
         exposed=_exposed_coins(spec, against),
         fitted=_fitted(spec.data),
+        supposed=supposed(spec),
         drawn=_drawn(spec.users),
     )
     if privacy.epsilon is not None:

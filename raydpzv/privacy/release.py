@@ -153,6 +153,7 @@ class ReleasePlan(ABC):
     delta: δ; noise: where noise comes from; target: the ε asked for, None where it follows from the noise. planned: is
     the number of releases planned, or made? Else every number is of one update. per_upload: releases of one upload.
     fitted: where one record, or user, moves what others are before any release (scaling, split), one clause each.
+    supposed: what the proofs suppose of the user's own code, one clause each.
     units: the letter and the word for what is protected.
     """
 
@@ -162,6 +163,7 @@ class ReleasePlan(ABC):
     planned: bool = True
     per_upload: int = 1
     fitted: tuple[str, ...] = ()
+    supposed: tuple[str, ...] = ()
     units: ClassVar[tuple[str, str]] = ("D", "records")
 
     @property
@@ -247,7 +249,7 @@ class ReleasePlan(ABC):
 
     def caveats(self) -> tuple[str, ...]:
         """Return what to print beside every ε, one clause each."""
-        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats()]
+        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats(), *self.supposed]
         excess, (letter, unit) = self.delta * self.protected, self.units
         if excess >= 1:
             clauses.append(
@@ -383,7 +385,7 @@ class BatchReleasePlan(ReleasePlan):
 
     def caveats(self) -> tuple[str, ...]:
         """Return what to print beside every ε, one clause each."""
-        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats()]
+        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats(), *self.supposed]
         excess, (letter, unit) = self.delta * self.protected, self.units
         if excess >= 1:
             clauses.append(

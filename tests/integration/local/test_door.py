@@ -275,3 +275,22 @@ def test_options_of_a_model_of_the_program_are_refused():
     x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
     with pytest.raises(SpecError, match=r'model\.options: "logistic" is no model of your own'):
         raydpzv.run(raydpzv.horizontal("logistic", (x, y), clients=2, updates=1, model__options={"a": 1}))
+
+
+def test_claims_name_what_they_suppose_of_own_code():
+    x = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
+    settings = {
+        "privacy": {"mode": "proved", "epsilon": 4.0, "clip": 1.0},
+        "data": {"split": "plain"},
+        "classes": ["0", "1"],
+        "server": "joint",
+    }
+    small = {"updates": 3, "embedding": 2, "batch": 4} | settings
+    said = {
+        how: raydpzv.run(raydpzv.vertical(model, [x[:, :2], x[:, 2:]], np.arange(60) % 2, **small)).summary[
+            "privacy_verdict"
+        ]
+        for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items()
+    }
+    assert "ε supposes that the scores of your own model depend on one record alone" in said["own"]
+    assert "supposes" not in said["mlp"]
