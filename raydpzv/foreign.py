@@ -154,9 +154,9 @@ def _names(code: CodeType) -> set[str]:
 
 def _stable(found: Any) -> bytes:
     """Pickle an object without addresses of tensors and without the random names that cloudpickle gives classes."""
-    from cloudpickle import cloudpickle
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-    class Stable(cloudpickle.Pickler):  # type: ignore[misc]
+    class Stable(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, type | FunctionType) and _is_own(value):
                 return _stand_in, (repr(_identity(value, set())),)
@@ -188,7 +188,7 @@ def by_value(found: Any, name: str, *, stable: bool = False) -> bytes:
     stable: equal objects have equal bytes in every process, which nothing can load.
     """
     try:
-        import cloudpickle  # type: ignore[import-untyped]
+        import cloudpickle
     except ImportError:
         raise missing("cloudpickle", "dev", ", or move the object into a module of its own") from None
     module: Any = sys.modules.get(getattr(found, "__module__", None) or "")

@@ -85,7 +85,10 @@ class FirstModel:
         """Return those of a recorded run by their names. Raises DataError."""
         layouts = facts.get("layouts", {})
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
-            raise DataError("environment.json, initial.npz: do not hold the same models; bring both back from a copy, or run it again")
+            raise DataError(
+                "environment.json, initial.npz: do not hold the same models; bring both back from a copy, or run it "
+                "again"
+            )
         return {name: cls(vectors[name], str(layouts[name])) for name in vectors}
 
     @property
