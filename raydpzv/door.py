@@ -10,6 +10,7 @@ import numpy as np
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import parse
 from raydpzv.data.own_data import OwnData, as_array, labels, numbered_owners, own_data, side_by_side
+from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle
 from raydpzv.registry import METHODS
@@ -48,6 +49,7 @@ def horizontal(
     method such as `lr=0.02`. Raises SpecError and DataError.
     """
     found = own_data(data)
+    clients = int(clients) if isinstance(clients, np.integer) else clients
     counted = isinstance(clients, int)
     owners = None if counted else numbered_owners(clients, len(found.x))  # type: ignore[arg-type]
     many = clients if counted else int(owners.max()) + 1  # type: ignore[union-attr]
@@ -77,6 +79,8 @@ def vertical(
     embeddings [B, M·E] to scores [B, classes]. test: (views, labels); left out: a part of the rows. The rest as in
     `horizontal`. Raises SpecError and DataError.
     """
+    if not isinstance(views, Mapping | list | tuple):
+        raise SpecError(f"views: wanted a list or a table of the parties' arrays, got {type(views).__name__}")
     many = len(views)
     listed = list(bottoms) if isinstance(bottoms, list | tuple) else [bottoms] * many
     if len(listed) != many:
@@ -84,7 +88,7 @@ def vertical(
     names = list(views) if isinstance(views, Mapping) else []
     found = _of_views(views, labels)
     if test is not None:
-        found = _with_test(found, _of_views(test[0], test[1]), None)
+        found = _with_test(found, _of_test(test, views, found.views), None)
     tree: dict[str, Any] = {
         "data": {"source": handle(found, "data")},
         "split": {"how": "views", "clients": many} | ({"names": names} if names else {}),
@@ -100,6 +104,27 @@ def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any) -> OwnData:
     if len(listed) != len(flat):
         raise DataError(f"data: wanted one label a record, {len(flat)}, got {len(listed)}")
     return OwnData(flat, listed, views=found)
+
+
+def _of_test(test: Any, views: Any, wanted: Sequence[View]) -> OwnData:
+    """Return the test rows of the parties in the order of the training rows' views. Raises SpecError."""
+    if not isinstance(test, list | tuple) or len(test) != 2:
+        raise SpecError(f"test: wanted a pair of views and labels, got {type(test).__name__}")
+    given, y = test
+    if isinstance(views, Mapping):
+        if not isinstance(given, Mapping) or given.keys() != views.keys():
+            raise SpecError(f"test: wanted a view of each of {', '.join(map(str, views))}, by name")
+        given = {name: given[name] for name in views}
+    elif not isinstance(given, list | tuple) or len(given) != len(views):
+        raise SpecError(f"test: wanted a list of {len(views)} views, as for training")
+    found = _of_views(given, y)
+    for view, other in zip(wanted, found.views, strict=True):
+        if view.shape != other.shape:
+            raise SpecError(
+                f"test: the view of {view.name} has rows of shape {list(other.shape)}: wanted {list(view.shape)}, as "
+                "in training"
+            )
+    return found
 
 
 def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -> OwnData:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import CodeType, FunctionType
 from typing import Any
 
-from raydpzv.errors import SpecError, missing, suggest
+from raydpzv.errors import InputError, SpecError, missing, suggest
 
 HERE = "here"
 """The module part of a handle: `here:Reviewer-1f3a9c02` is an object that this process was handed."""
@@ -55,7 +58,7 @@ def _imported(module: str, setting: str, name: str) -> Any:
         sys.path.append(here)  # a console script does not look in the folder that it is called in
     try:
         return importlib.import_module(module)
-    except Exception as error:  # whatever the user's module raises is said in one line
+    except (Exception, SystemExit) as error:  # whatever the user's module raises is said in one line
         kind = type(error).__name__
         raise SpecError(
             f'{setting}: "{name}" cannot be imported ({kind}: {" ".join(str(error).split())}); run from the folder '
@@ -66,7 +69,8 @@ def _imported(module: str, setting: str, name: str) -> Any:
 def handle(found: Any, name: str = "") -> str:
     """Return the text by which a scenario names an object: its import path, else a handle of this process.
 
-    A handle ends with a digest of the object's source, or of its pickled bytes: the same object has the same handle.
+    A handle ends with a digest of the object's source and of the values that it refers to, or of its pickled bytes.
+    Equal objects have the same handle.
     """
     module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if module not in (None, "__main__", "builtins") and path and "<" not in path:
@@ -87,27 +91,112 @@ def _reaches(text: str, found: Any) -> bool:
 
 
 def _digest(found: Any) -> str:
+    return hashlib.sha256(repr(_identity(found, set())).encode()).hexdigest()
+
+
+def _identity(found: Any, seen: set[int]) -> Any:
+    """Return what tells an object from others in every process: source, and the values that the source refers to."""
+    if id(found) in seen or found is None or isinstance(found, (*_TYPES, bytes, complex)):
+        return "" if id(found) in seen else (type(found).__name__, found)
+    if isinstance(found, type) or inspect.isroutine(found):
+        if inspect.ismethod(found):
+            return _identity(found.__func__, seen), _identity(found.__self__, seen)
+        if not isinstance(found, type | FunctionType) or not _is_own(found):
+            return getattr(found, "__module__", ""), getattr(found, "__qualname__", repr(found))
+        seen.add(id(found))
+        return _source(found), [_identity(value, seen) for value in _referred(found)]
+    if isinstance(found, list | tuple):
+        return type(found).__name__, [_identity(value, seen) for value in found]
+    name = type(found).__name__
+    return _identity(type(found), seen), hashlib.sha256(by_value(found, name, stable=True)).hexdigest()
+
+
+def _source(found: Any) -> Any:
+    """Return the source of a class or function; of a lambda its code, as several may share a line."""
     try:
-        content = inspect.getsource(found).encode()
-        if closed_over := [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]:
-            content += by_value(closed_over, str(found.__qualname__))
+        if found.__name__ != "<lambda>":
+            return inspect.getsource(found)
     except (OSError, TypeError):
-        content = by_value(found, type(found).__name__)
-    return hashlib.sha256(content).hexdigest()
+        pass
+    return _code(found.__code__) if isinstance(found, FunctionType) else found.__qualname__
 
 
-def by_value(found: Any, name: str) -> bytes:
-    """Pickle an object with its class or source, which another process need not have. Raises SpecError."""
+def _code(code: CodeType) -> Any:
+    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, constants
+
+
+def _referred(found: Any) -> Iterator[Any]:
+    """Yield the values that a class or function refers to: bases, attributes, defaults, closures and plain globals."""
+    if isinstance(found, type):
+        yield from found.__bases__
+        for name, value in sorted(vars(found).items()):
+            if name.startswith("__") and not isinstance(value, FunctionType):
+                continue  # caches of pickle, the name, the docstring
+            value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+            if isinstance(value, (FunctionType, type, *_TYPES, list, tuple)):
+                yield value
+        return
+    yield from (found.__defaults__ or (), *sorted((found.__kwdefaults__ or {}).items()))
+    for cell in found.__closure__ or ():
+        with suppress(ValueError):  # an empty cell
+            yield cell.cell_contents
+    for name in sorted(_names(found.__code__)):
+        value = found.__globals__.get(name)
+        if isinstance(value, (FunctionType, type, *_TYPES, list, tuple)):
+            yield value
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _stable(found: Any) -> bytes:
+    """Pickle an object without addresses of tensors and without the random names that cloudpickle gives classes."""
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+    class Stable(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, type | FunctionType) and _is_own(value):
+                return _stand_in, (repr(_identity(value, set())),)
+            if hasattr(value, "detach") and hasattr(value, "requires_grad"):
+                kept = value.detach().cpu().contiguous()
+                facts = f"{value.dtype} {tuple(value.shape)} {value.requires_grad}"
+                return _stand_in, (facts, kept.flatten().view(_uint8()).numpy().tobytes())
+            return super().reducer_override(value)
+
+    buffer = io.BytesIO()
+    Stable(buffer).dump(found)
+    return buffer.getvalue()
+
+
+def _stand_in(*facts: Any) -> Any:
+    """Stand for a value in stable bytes."""
+    return facts
+
+
+def _uint8() -> Any:
+    import torch
+
+    return torch.uint8
+
+
+def by_value(found: Any, name: str, *, stable: bool = False) -> bytes:
+    """Pickle an object with its class or source, which another process need not have. Raises SpecError.
+
+    stable: equal objects have equal bytes in every process, which nothing can load.
+    """
     try:
-        import cloudpickle  # type: ignore[import-untyped]
+        import cloudpickle
     except ImportError:
         raise missing("cloudpickle", "dev", ", or move the object into a module of its own") from None
-    module = sys.modules.get(getattr(found, "__module__", None) or "")
-    own_module = module is not None and module.__name__ != "__main__" and not _installed(module)
+    module: Any = sys.modules.get(getattr(found, "__module__", None) or "")
+    own_module = _is_own(found) and module.__name__ != "__main__"
     try:
         if own_module:
             cloudpickle.register_pickle_by_value(module)
-        content: bytes = cloudpickle.dumps(found)
+        content: bytes = _stable(found) if stable else cloudpickle.dumps(found)
         return content
     except Exception as error:  # pickling runs the object's own code
         raise SpecError(
@@ -119,8 +208,14 @@ def by_value(found: Any, name: str) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
+def _is_own(found: Any) -> bool:
+    module = sys.modules.get(getattr(found, "__module__", None) or "")
+    return module is not None and not _installed(module)
+
+
 def _installed(module: Any) -> bool:
-    if module.__name__.partition(".")[0] == __package__:
+    top = module.__name__.partition(".")[0]
+    if top == __package__ or (top in sys.stdlib_module_names and top != "__main__"):
         return True
     file = getattr(module, "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
@@ -161,7 +256,14 @@ def call(
     for name, p in parameters.items():
         if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and name not in values:
             raise SpecError(f"{setting}.{name}: {_called(make)} needs it; give it in [{setting}]")
-    return make(**values)
+    try:
+        return make(**values)
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever the user's code raises is said in one line
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        cure = "; hand over a finished object in its place" if "meta" in text else ""
+        raise SpecError(f"{setting}: {_called(make)} fails when called ({text}){cure}") from error
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -40,13 +40,11 @@ class Registry(Mapping[str, Any]):
                 f'{self.setting}: unknown {self.kind} "{name}". {suggest(name, self._entries)}'
                 f"Choose {', '.join(self._entries)}"
             )
+        if name not in self._entries:
+            return _imported(self._own)(name)  # looked up anew: a notebook may have loaded its module again
         if name not in self._checked:
-            if name in self._entries:
-                found = _imported(self._entries[name])
-                found = _imported(self._check)(name, found) if self._check else found
-            else:
-                found = _imported(self._own)(name)
-            self._checked[name] = found
+            found = _imported(self._entries[name])
+            self._checked[name] = _imported(self._check)(name, found) if self._check else found
         return self._checked[name]
 
     def __contains__(self, name: object) -> bool:

@@ -89,7 +89,10 @@ def as_array(value: Any, name: str) -> np.ndarray:
         value = value.detach().cpu().numpy()
     elif hasattr(value, "to_numpy"):
         value = value.to_numpy()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"data: {name} is no array ({error}): wanted rows of the same shape") from None
     if array.dtype.kind not in "fiub" and not name.startswith("y"):
         raise DataError(
             f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers; encode text and categories first"
@@ -112,7 +115,7 @@ def labels(array: np.ndarray, name: str) -> np.ndarray:
 def side_by_side(views: Mapping[str, Any]) -> tuple[np.ndarray, tuple[View, ...]]:
     """Return the parties' arrays as one [D, ΣF], and what each is. Raises DataError."""
     arrays = {name: as_array(value, f"the view of {name}") for name, value in views.items()}
-    lengths = {name: len(array) for name, array in arrays.items()}
+    lengths = {name: len(array) if array.ndim else 1 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
             f"data: the views have {', '.join(f'{n} ({name})' for name, n in lengths.items())} rows: wanted the same "
@@ -130,17 +133,25 @@ def side_by_side(views: Mapping[str, Any]) -> tuple[np.ndarray, tuple[View, ...]
                 f"data: the view of {name} has whole numbers above {MOST_TOKENS}: wanted smaller ones"
             )
         found.append(View(name, array.shape[1:], whole))
+    if not found:
+        raise DataError("data: wanted the view of at least one party, got none")
     flat = [array.reshape(len(array), -1).astype(np.float32) for array in arrays.values()]
     return np.concatenate(flat, axis=1), tuple(found)
 
 
 def numbered_owners(owners: Sequence[Hashable] | np.ndarray, rows: int) -> np.ndarray:
     """Return each row's client, int64 [D]: owners are numbered in the order in which they first appear."""
-    listed = owners.tolist() if hasattr(owners, "tolist") else list(owners)
-    if len(listed) != rows:
-        raise DataError(f"clients: wanted one owner a row, {rows}, got {len(listed)}")
     number: dict[Hashable, int] = {}
-    return np.array([number.setdefault(owner, len(number)) for owner in listed], np.int64)
+    try:
+        listed = list(owners.tolist() if hasattr(owners, "tolist") else owners)
+        found = [number.setdefault(owner, len(number)) for owner in listed]
+    except TypeError as error:
+        raise DataError(
+            f"clients: wanted how many there are, or the owner of each row, a number or a text ({error})"
+        ) from None
+    if len(found) != rows:
+        raise DataError(f"clients: wanted one owner a row, {rows}, got {len(found)}")
+    return np.array(found, np.int64)
 
 
 def _columns(x: Any) -> tuple[str, ...]:
@@ -154,12 +165,13 @@ def _pairs(data: Any) -> dict[str, Any]:
     try:
         pairs = [data[i] for i in range(len(data))]
         x, y = zip(*pairs, strict=True)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise DataError(f"data: wanted {_FORMS}, got a {type(data).__name__} ({error})") from None
-    return {
-        "x": np.stack([as_array(row, "x") for row in x]),
-        "y": np.array([int(label) for label in y]),
-    }
+        rows = [as_array(row, "x") for row in x]
+        return {"x": np.stack(rows), "y": np.array([int(label) for label in y])}
+    except DataError:
+        raise
+    except Exception as error:  # a data set is the user's code
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise DataError(f"data: wanted {_FORMS}, got a {type(data).__name__} ({text})") from None
 
 
 def _tables(data: OwnData, name: str, request: Request) -> Table | Split:

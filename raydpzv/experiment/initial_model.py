@@ -41,6 +41,12 @@ def check_size(module: torch.nn.Module, what: str) -> None:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
 
 
+def refuse_options(options: Mapping[str, Any] | None, setting: str, name: str) -> None:
+    """Refuse options of a model that is not the user's own. Raises SpecError."""
+    if options:
+        raise SpecError(f'model.{setting}: "{name}" is no model of your own and takes none; leave them out')
+
+
 def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], device: str = "cpu") -> FlatModel:
     """Return a client's bottom model with its parameters before the first update; shape: of one record's features."""
     model = FlatModel(lambda: bottom_module(spec, client, shape), Key(spec.seed) / "client" / client, device)
@@ -61,6 +67,8 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
         own: OwnModel = BOTTOMS[name]
         offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client}
         return own(model.options or {}, offered)
+    if not any(map(is_foreign, model.bottoms or ())):  # else they are for the others
+        refuse_options(model.options, "options", name)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
 
@@ -77,7 +85,10 @@ class FirstModel:
         """Return those of a recorded run by their names. Raises DataError."""
         layouts = facts.get("layouts", {})
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
-            raise DataError("environment.json, initial.npz: do not hold the same models; they are damaged")
+            raise DataError(
+                "environment.json, initial.npz: do not hold the same models; bring both back from a copy, or run it "
+                "again"
+            )
         return {name: cls(vectors[name], str(layouts[name])) for name in vectors}
 
     @property
@@ -204,6 +215,7 @@ class ModelPlan:
             own: OwnModel = WHOLE_MODELS[model.kind]
             offered = {"shape": self.shape, "outputs": self.outputs, "classes": self.classes}
             return own(model.options or {}, offered)
+        refuse_options(model.options, "options", model.kind)
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 
     @property

@@ -22,7 +22,7 @@ from raydpzv.engine.head import Head
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top, TopRows
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.errors import SpecError
-from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size
+from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size, refuse_options
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
@@ -33,7 +33,7 @@ from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
 
 _CHECKED = 8
-"""Records on which a user's own model is checked."""
+"""Fewest records on which a user's own model is checked."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ClientFactory:
         )
         if is_foreign(self.spec.model.bottom_of(self.client)):
             model = bottom_model(self.spec, self.client, shape)
-            check_model(model, self.x_train[:_CHECKED], self.spec.model.embedding, title)
+            check_model(model, self.x_train[: _checked(self.spec)], self.spec.model.embedding, title)
             module = model.module
         else:
             with torch.device("meta"):
@@ -125,7 +125,8 @@ class ServerFactory:
             )
         if is_foreign(model.head):
             widths = self.spec.split.clients, model.embedding
-            records = np.linspace(-1, 1, _CHECKED * math.prod(widths), dtype=np.float32).reshape(_CHECKED, -1)
+            many = _checked(self.spec)
+            records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             check_model(
                 FlatModel(self.head, Key(self.spec.seed) / "server"), records, self.classes, "the head"
             )
@@ -169,10 +170,17 @@ class ServerFactory:
             own: OwnModel = HEADS[model.head]
             offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.classes}
             return own(model.head_options or {}, offered)
+        refuse_options(model.head_options, "head_options", model.head)
         head: torch.nn.Module = HEADS[model.head](
             spec.split.clients, model.embedding, model.head_widths, self.classes
         )
         return head
+
+
+def _checked(spec: VerticalScenario) -> int:
+    """Return on how many records a user's own model is checked: more than a random batch has."""
+    batch = spec.method.batch
+    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
 
 
 def vertical_parties(

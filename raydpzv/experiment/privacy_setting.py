@@ -8,7 +8,6 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from raydpzv.config.public_lists import fitted
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
@@ -16,7 +15,6 @@ from raydpzv.config.timing import round_trips, sizes_in_order
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
-from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan, UserPlan
 from raydpzv.privacy.calibration import paper_sigma
@@ -37,8 +35,6 @@ from raydpzv.sim.privacy_filter import check_first_release
 
 HEAD_SHARE = 0.2
 """Share of μ² for the head's gradient where none is given."""
-
-Plan = TypeVar("Plan", bound=ReleasePlan)
 
 
 @dataclass(frozen=True)
@@ -71,15 +67,38 @@ class PrivacySetting:
 
 def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     """Return a scenario's noise for D training rows. Raises InputError where no finite noise reaches (ε, δ)."""
-    found = _noise(with_batch(spec, rows), rows)
-    return replace(found, claims=_attributed(found.claims, spec.method.name))
+    found = _setting(spec, rows)
+    if found.claims is None:
+        return found
+    return replace(found, claims=found.claims.of_own_code(supposed(spec), unstated(spec)))
 
 
-def _attributed(plan: Plan | None, method: str) -> Plan | None:
-    return replace(plan, user_method=method) if plan and is_foreign(method) else plan
+def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
+    """Return what the proofs suppose of a user's own method and models, one clause each."""
+    own = set(spec.own) - {spec.data.source}
+    clauses = []
+    if spec.method.name in own:
+        clauses.append(
+            "ε supposes that your own method releases only what its descriptor says, which is not checked"
+        )
+    if own - {spec.method.name}:
+        clauses.append(
+            "ε supposes that the scores of your own model depend on one record alone, which is checked on one batch"
+        )
+    return tuple(clauses)
 
 
-def _noise(spec: VerticalScenario, rows: int) -> PrivacySetting:
+def unstated(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
+    """Return the premise about a user's own method, unless the user states it."""
+    if spec.method.name not in spec.own or (spec.privacy and spec.privacy.trust_method):
+        return ()
+    return (
+        "your own method may release more than its descriptor says (privacy.trust_method = true states that not)",
+    )
+
+
+def _setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
+    spec = with_batch(spec, rows)
     privacy, plan, updates = spec.privacy, spec.descriptor.noise(spec.method), spec.budget.updates
     seeded, key = privacy.noise == "seeded", Key(spec.seed)
     if plan is None or privacy.mode == "none":
@@ -311,7 +330,8 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
     plan = spec.descriptor.users(spec.method)
     if plan is None or spec.privacy is None or not isinstance(parts, UserParts):
         return None
-    claims = _attributed(user_setting(spec, plan, parts), spec.method.name)
+    claims = user_setting(spec, plan, parts)
+    claims = claims and claims.of_own_code(supposed(spec), unstated(spec))
     if secret is None and has_secret_coins(spec):
         secret = secrets.randbits(256)
     assert spec.privacy.clip is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakValueDictionary
@@ -36,8 +37,7 @@ class FlatModel:
         self, make: Callable[[], torch.nn.Module], key: Key, device: torch.device | str = "cpu"
     ) -> None:
         self._make = make
-        with torch.device("meta"):
-            self.module = make()
+        self.module = _without_weights(make)
         self.module.eval()  # dropout passes through, batch normalisation uses its statistics
         self.trained, self.constant = split_state(self.module)
         self.offsets: dict[str, int] = {}
@@ -170,6 +170,18 @@ class FlatModel:
         return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()
 
 
+def _without_weights(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    """Build a module on the meta device. Raises InputError for a function that loads weights, which would be lost."""
+    with warnings.catch_warnings(record=True) as said, torch.device("meta"):
+        warnings.simplefilter("always")
+        module = make()
+    if any("copying from a non-meta parameter" in str(warning.message) for warning in said):
+        raise InputError(
+            "the model's function loads weights, which a new model does not keep: hand over the module that it returns"
+        )
+    return module
+
+
 def split_state(
     module: torch.nn.Module,
 ) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
@@ -185,6 +197,11 @@ def split_state(
                 "GroupNorm, LayerNorm, or track_running_stats=True (its statistics then stay as they are)"
             )
     parameters = dict(module.named_parameters())
+    for name, tensor in parameters.items():
+        if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
+            raise InputError(
+                f'the model\'s parameter "{name}" has no shape yet: give the layer its input width'
+            )
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
     if not trained:
@@ -192,8 +209,8 @@ def split_state(
             "the model has no trained parameter: give one requires_grad=True, or use a model that has one"
         )
     constant = {**frozen, **dict(module.named_buffers())}
-    for name, tensor in {**trained, **constant}.items():
-        if tensor.is_floating_point() and tensor.dtype != torch.float32 and (name in parameters):
+    for name, tensor in (*trained.items(), *frozen.items()):
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise InputError(
                 f'the model\'s parameter "{name}" is {tensor.dtype}: use float32, such as model.float()'
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ import torch
 from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import call, resolve
 from raydpzv.models.flat import FlatModel
+from raydpzv.zo.directions import Direction
+from raydpzv.zo.perturbation import WholePerturbation, perturbation
 
 OwnModel = Callable[[Mapping[str, Any], Mapping[str, Any]], "torch.nn.Module"]
 """(options of the scenario, what the program offers by name) to a module."""
@@ -68,12 +70,44 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
             f"{title}: two forward calls on the same records differ; leave out what is random, such as dropout that "
             "is on in evaluation"
         )
-    alike = x[:1].repeat_interleave(len(x), 0)
-    if not torch.equal(scores[0], _forward(model, alike, title)[0]):
+    if not all(_alone(model, x, scores, title)):
         raise InputError(
             f"{title}: a record's scores depend on the other records of its batch; leave out what mixes records, such "
             "as statistics over the batch"
         )
+    if not _perturbs_whole(model, x, title):
+        raise InputError(
+            f"{title}: it reads a layer's weights outside the layer's own forward call, where they are not perturbed; "
+            "give a layer of its own the same parameter, such as head.weight = embedding.weight"
+        )
+
+
+def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
+    """Tell whether perturbing layer by layer, as a large model is, has the bits of perturbing the whole vector."""
+    layerwise = perturbation(model.module, model.flat, model.offsets)
+    if isinstance(layerwise, WholePerturbation):
+        return True
+    found = []
+    for kind in (WholePerturbation(model.module, model.flat, model.offsets), layerwise):
+        with kind.at(Direction(0, model.size), 0.1):
+            found.append(_forward(model, x, title))
+    return torch.equal(*found)
+
+
+def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) -> Iterator[bool]:
+    """Tell whether scores stay as they are while other records of the batch change.
+
+    Records whose number has a bit set change together, for each bit and its opposite: of any two records each changes
+    once while the other stays.
+    """
+    others = x.roll(1, 0)
+    others = others + 1 if others.is_floating_point() else others
+    numbers = torch.arange(len(x), device=x.device)
+    for bit in range(max(1, (len(x) - 1).bit_length())):
+        for value in (0, 1):
+            stays = (numbers >> bit & 1) == value
+            mixed = torch.where(stays.view(-1, *[1] * (x.ndim - 1)), x, others)
+            yield torch.equal(_forward(model, mixed, title)[stays], scores[stays])
 
 
 def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:

@@ -153,8 +153,8 @@ class ReleasePlan(ABC):
     delta: δ; noise: where noise comes from; target: the ε asked for, None where it follows from the noise. planned: is
     the number of releases planned, or made? Else every number is of one update. per_upload: releases of one upload.
     fitted: where one record, or user, moves what others are before any release (scaling, split), one clause each.
-    user_method: the name of a method that the program does not come with. units: the letter and the word for what is
-    protected.
+    supposed: what the proofs suppose of the user's own code, one clause each.
+    units: the letter and the word for what is protected.
     """
 
     delta: float
@@ -163,7 +163,7 @@ class ReleasePlan(ABC):
     planned: bool = True
     per_upload: int = 1
     fitted: tuple[str, ...] = ()
-    user_method: str = ""
+    supposed: tuple[str, ...] = ()
     units: ClassVar[tuple[str, str]] = ("D", "records")
 
     @property
@@ -247,11 +247,13 @@ class ReleasePlan(ABC):
         """Return what the proofs suppose of the data and this run lacks, one clause each."""
         return self.fitted
 
+    def of_own_code(self, supposed: tuple[str, ...], unstated: tuple[str, ...]) -> Self:
+        """Return the plan with what it supposes of the user's own code, and what the user does not state of it."""
+        return replace(self, supposed=supposed, fitted=(*self.fitted, *unstated))
+
     def caveats(self) -> tuple[str, ...]:
         """Return what to print beside every ε, one clause each."""
-        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats()]
-        if self.user_method:
-            clauses.append(f"{self.user_method} is your own method, trusted to do what its descriptor says")
+        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats(), *self.supposed]
         excess, (letter, unit) = self.delta * self.protected, self.units
         if excess >= 1:
             clauses.append(

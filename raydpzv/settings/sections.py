@@ -229,6 +229,9 @@ class PrivacySection(Section):
     """Share of μ² that is spent on the head (method.server = "dp_sgd"); left out: 0.2."""
     permit_large_delta: bool | None = None
     """Let "proved" have a δ of 1/D or more, with which any ε permits that whole records are revealed."""
+    trust_method: bool | None = None
+    """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε
+    of such a method is proved."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 

@@ -89,6 +89,9 @@ class HorizontalPrivacySection(Section):
     against: Literal["external", "client", "server"] | None = None
     """Whose ε `epsilon` and budget.epsilon speak of: whoever sees the released models (left out: this), one silo, or
     the server."""
+    trust_method: bool | None = None
+    """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε
+    of such a method is proved."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 

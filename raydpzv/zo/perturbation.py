@@ -77,7 +77,8 @@ class LayerwisePerturbation:
         self._point: tuple[Direction, float] | None = None
         for name, owner in module.named_modules():
             if name in self._owned:
-                owner.register_forward_pre_hook(self._enter(name))
+                # first of all: a weight norm of the layer's own hook is then of the perturbed weights
+                owner.register_forward_pre_hook(self._enter(name), prepend=True)
                 owner.register_forward_hook(self._leave(name))
 
     @contextmanager

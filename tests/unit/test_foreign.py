@@ -3,12 +3,14 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from raydpzv.errors import SpecError
 from raydpzv.foreign import call, handle, is_foreign, resolve, unpack
 from raydpzv.models.bottoms import mlp
+from raydpzv.registry import WHOLE_MODELS
 
 
 class Plain:
@@ -54,6 +56,64 @@ def test_an_object_of_this_process_has_a_handle_by_its_source():
     assert one == again != other
     assert one.startswith("here:")
     assert resolve(one, "model.kind")(3) == 3
+
+
+def _net(width):
+    class Net:
+        def __init__(self, classes):
+            self.shape = width, classes
+
+        def make(self, classes):
+            return width, classes
+
+    return Net
+
+
+def _by_default(width):
+    def net(classes, width=width):
+        return width, classes
+
+    return net
+
+
+def _lambdas():
+    return lambda classes: (1, classes), lambda classes: (2, classes)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (_net(1), _net(2)),
+        (_net(1)(1).make, _net(1)(2).make),
+        (_by_default(1), _by_default(2)),
+        (partial(_by_default(1), width=3), partial(_by_default(1), width=4)),
+        _lambdas(),
+    ],
+)
+def test_different_objects_of_one_source_have_different_handles(pair):
+    assert handle(pair[0]) == handle(pair[0]) != handle(pair[1])
+
+
+_PROGRAM = """
+from torch import nn, full
+from raydpzv.foreign import handle
+
+class Net(nn.Linear):
+    def __init__(self, fill):
+        super().__init__(2, 2, bias=False)
+        self.weight.data.fill_(fill)
+
+print(handle(Net(1.0)), handle(nn.Sequential(Net(1.0))), handle(Net(2.0)))
+"""
+
+
+def test_a_module_of_a_script_has_the_same_handle_in_every_process(tmp_path):
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    command = [sys.executable, "program.py"]
+    runs = [subprocess.run(command, cwd=tmp_path, capture_output=True, check=True) for _ in range(2)]
+    one, two = (run.stdout.decode().split() for run in runs)
+    assert one == two
+    assert len(set(one)) == 3
 
 
 @pytest.mark.parametrize(
@@ -117,3 +177,19 @@ def test_an_object_that_cannot_travel_is_refused(tmp_path):
 
         with pytest.raises(SpecError, match="cannot be sent to another process"):
             handle(local)
+
+
+def test_code_that_fails_when_called_is_refused_in_one_line():
+    def broken():
+        sys.exit("not\nhere")
+
+    with pytest.raises(SpecError, match=r"model.options: .*broken fails when called .SystemExit: not here."):
+        call(broken, {}, {}, "model.options")
+
+
+def test_a_module_that_was_loaded_again_gives_its_new_object(tmp_path, monkeypatch):
+    (tmp_path / "loaded_again.py").write_text("def net(): return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first = WHOLE_MODELS["loaded_again:net"]
+    sys.modules["loaded_again"].net = lambda: 2
+    assert WHOLE_MODELS["loaded_again:net"] is not first

@@ -264,10 +264,16 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
 def test_the_verdict_names_a_method_of_the_users(folder):
     (folder / "own_dpzv.py").write_text("from raydpzv.methods.vertical.dpzv import DPZV as MINE\n")
     plain = planned_privacy(raydpzv.load("digits_private"))
-    own = planned_privacy(raydpzv.load("digits_private", ["method.name=own_dpzv:MINE"]))
+    changes = ["method.name=own_dpzv:MINE", "privacy.trust_method=true"]
+    own = planned_privacy(raydpzv.load("digits_private", changes))
     assert [claim.epsilon for claim in own.claims()] == [claim.epsilon for claim in plain.claims()]
-    assert "own_dpzv:MINE is your own method" in " ".join(own.verdict().caveats)
+    assert "ε supposes that your own method releases only what its descriptor says" in " ".join(
+        own.verdict().caveats
+    )
     assert "your own method" not in " ".join(plain.verdict().caveats)
+    unstated = planned_privacy(raydpzv.load("digits_private", changes[:1]))
+    assert not any(claim.holds for claim in unstated.claims())
+    assert "privacy.trust_method = true" in unstated.verdict().lead
 
 
 def test_a_method_written_outside_the_program_gives_the_same_bits(folder, tmp_path):
@@ -280,3 +286,42 @@ def test_a_method_written_outside_the_program_gives_the_same_bits(folder, tmp_pa
     )
     assert own.summary["digest"] == plain["digest"]
     assert rebuild_client(tmp_path / "run", 0).verified
+
+
+def test_test_views_are_matched_by_name():
+    x = np.linspace(-1, 1, 80, dtype=np.float32).reshape(20, 4)
+    y = np.arange(20) % 2
+    one, two = ({"a": x[:, :2], "b": x[:, 2:]}, y), ({"b": x[:, 2:], "a": x[:, :2]}, y)
+    settings = {"updates": 3, "embedding": 2, "batch": 4}
+    digests = {
+        raydpzv.vertical("mlp", one[0], y, test=test, **settings).data.source.rpartition("-")[2]
+        for test in (one, two)
+    }
+    assert len(digests) == 1
+    with pytest.raises(SpecError, match="test: wanted a view of each of a, b, by name"):
+        raydpzv.vertical("mlp", one[0], y, test=([x[:, :2], x[:, 2:]], y), **settings)
+
+
+def test_options_of_a_model_of_the_program_are_refused():
+    x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
+    with pytest.raises(SpecError, match=r'model\.options: "logistic" is no model of your own'):
+        raydpzv.run(raydpzv.horizontal("logistic", (x, y), clients=2, updates=1, model__options={"a": 1}))
+
+
+def test_claims_name_what_they_suppose_of_own_code():
+    x = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
+    settings = {
+        "privacy": {"mode": "proved", "epsilon": 4.0, "clip": 1.0},
+        "data": {"split": "plain"},
+        "classes": ["0", "1"],
+        "server": "joint",
+    }
+    small = {"updates": 3, "embedding": 2, "batch": 4} | settings
+    said = {
+        how: raydpzv.run(raydpzv.vertical(model, [x[:, :2], x[:, 2:]], np.arange(60) % 2, **small)).summary[
+            "privacy_verdict"
+        ]
+        for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items()
+    }
+    assert "ε supposes that the scores of your own model depend on one record alone" in said["own"]
+    assert "supposes" not in said["mlp"]

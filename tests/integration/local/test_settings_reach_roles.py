@@ -316,6 +316,8 @@ EXCEPTIONS = {
         "resources.restarts",
     ): "matters when an actor dies: tests/integration/ray/test_horizontal.py",
     ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_horizontal.py",
+    ("vertical", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
+    ("horizontal", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
     ("vertical", "split.names"): "what people read: tests/integration/local/test_door.py",
     ("horizontal", "data.steps"): "of series, which only vertical models take; the vertical test",
     ("horizontal", "data.tokens"): "of texts, which only vertical models take; the vertical test",

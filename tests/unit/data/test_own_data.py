@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from raydpzv.data.own_data import own_data, side_by_side
+from raydpzv.data.own_data import numbered_owners, own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError
 
@@ -95,3 +95,23 @@ def test_views_of_different_shapes_lie_side_by_side():
 def test_views_that_do_not_belong_together_are_refused(views, complaint):
     with pytest.raises(DataError, match=complaint):
         side_by_side(views)
+
+
+@pytest.mark.parametrize("owners", [[[1]] * 3, None, 1.5, np.ones((3, 2))])
+def test_owners_that_cannot_be_told_apart_are_refused(owners):
+    with pytest.raises(DataError, match="clients: wanted how many there are, or the owner of each row"):
+        numbered_owners(owners, 3)
+
+
+class Failing:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, row):
+        raise RuntimeError("disk\ngone")
+
+
+@pytest.mark.parametrize("data", [Failing(), ([[1, 2], [3]], [0, 1])])
+def test_rows_that_cannot_be_read_are_refused_in_one_line(data):
+    with pytest.raises(DataError, match=r"^data: [^\n]*$"):
+        own_data(data)

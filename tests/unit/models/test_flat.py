@@ -230,3 +230,20 @@ def test_a_tied_parameter_is_one_slice():
 def test_a_module_that_cannot_be_one_vector_is_refused(make, complaint):
     with pytest.raises(InputError, match=complaint):
         FlatModel(make, Key(0))
+
+
+def test_a_function_that_loads_weights_is_refused():
+    saved = nn.Linear(4, 3).state_dict()
+
+    def loaded():
+        module = nn.Linear(4, 3)
+        module.load_state_dict(saved)
+        return module
+
+    with pytest.raises(InputError, match="hand over the module that it returns"):
+        FlatModel(loaded, Key(0))
+
+
+def test_a_layer_without_a_shape_is_refused():
+    with pytest.raises(InputError, match='"weight" has no shape yet'):
+        FlatModel(lambda: nn.LazyLinear(3), Key(0))

@@ -27,6 +27,10 @@ class Faulty(nn.Linear):
             x = nn.functional.dropout(x, 0.5, training=True)
         if self.fault == "mixes":
             x = x - x.mean(0)
+        if self.fault == "sums":
+            x = x.cumsum(0)
+        if self.fault == "pairs":
+            x = x + x.view(-1, 2, 4).mean(1).repeat_interleave(2, 0)
         if self.fault == "changes":
             x.mul_(2)
         if self.fault == "counts":
@@ -42,6 +46,8 @@ class Faulty(nn.Linear):
     [
         ("random", "two forward calls on the same records differ"),
         ("mixes", "a record's scores depend on the other records"),
+        ("sums", "a record's scores depend on the other records"),
+        ("pairs", "a record's scores depend on the other records"),
         ("changes", "changes the records it is given"),
         ("counts", "changes a buffer"),
         ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
@@ -88,3 +94,31 @@ def test_a_model_is_made_of_a_class_a_function_or_a_module():
 def test_what_makes_no_module_is_refused(found, options, complaint):
     with pytest.raises(SpecError, match=complaint):
         model(handle(found))(options, {})
+
+
+class Large(nn.Module):
+    """More parameters than are perturbed at once."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.wide = how, nn.Linear(4, 5000)
+        self.narrow = nn.Linear(5000, 3)
+        self.tied = nn.Linear(4, 5000) if how != "reads" else nn.Identity()
+        if how == "calls":
+            self.tied.weight = self.wide.weight
+        if how == "normed":
+            self.wide = nn.utils.weight_norm(self.wide)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "reads":
+            return self.narrow(self.wide(x) + nn.functional.linear(x, self.wide.weight))
+        return self.narrow(self.wide(x) + self.tied(x))
+
+
+def test_a_large_model_that_reads_weights_past_their_layer_is_refused():
+    check_model(FlatModel(lambda: Large("calls"), Key(0)), RECORDS, 3, "the model")
+    check_model(FlatModel(lambda: Large("normed"), Key(0)), RECORDS, 3, "the model")
+    with pytest.raises(
+        InputError, match=r"outside the layer's own forward call.*head.weight = embedding.weight"
+    ):
+        check_model(FlatModel(lambda: Large("reads"), Key(0)), RECORDS, 3, "the model")
