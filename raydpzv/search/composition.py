@@ -121,8 +121,8 @@ class Composed:
             else "the whole search's ε is the number to claim"
         )
         return (
-            f"The winner was chosen by the results of all, and {why}; its own ε holds only if its settings had been "
-            "fixed beforehand. The evaluation that chose it is never charged."
+            f"The winner was chosen by the results of all, and {why}; the winner's own ε holds only if its settings "
+            "had been fixed beforehand. The evaluation that chose it is never charged."
         )
 
 
