@@ -5,9 +5,9 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
@@ -16,9 +16,10 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import run_local
 from raydpzv.foreign import by_value
+from raydpzv.sim.interfaces import Status
 
-_MEASURED = 5
-"""Updates that are made and thrown away, to see what one costs."""
+_LEAST, _MOST, _SECONDS = 5, 100, 1.0
+"""Updates that are made and thrown away, to see what one costs: at most so many, and so long after the first few."""
 _MODELS = 8
 _ELSEWHERE = (
     "import pickle, sys; from raydpzv.preflight import first_weights; "
@@ -60,7 +61,7 @@ class Checked:
             found.append(f"an update costs {traffic:,.0f} bytes and {self.cost.seconds:.2g} s")
             if self.updates:
                 whole = f"{traffic * self.updates:,.0f} bytes and {self.cost.seconds * self.updates:,.3g} s"
-                found.append(f"{self.updates:,} updates cost about {whole}")
+                found.append(f"{self.updates:,} updates cost about {whole}, plus start and evaluations")
         return [*found, f"this process held at most {self.memory / 2**20:,.0f} MiB"]
 
 
@@ -112,7 +113,16 @@ def _elsewhere(spec: AnyScenario) -> str:
 
 
 def _measured(prepared: Prepared) -> Cost:
-    start = time.perf_counter()
-    summary: dict[str, Any] = run_local(prepared, RunOptions(until=_MEASURED)).summary
-    seconds, made = time.perf_counter() - start, max(1, summary["updates"])
-    return Cost(summary["bytes_up"] / made, summary["bytes_down"] / made, seconds / made)
+    """Return the mean cost of the updates after the first, which waits for compilers and the first evaluation."""
+    stop, ends = threading.Event(), [time.perf_counter()]
+
+    def note(status: Status) -> None:
+        if status.updates >= len(ends):
+            ends.extend([time.perf_counter()] * (status.updates + 1 - len(ends)))
+        if len(ends) > _LEAST and ends[-1] - ends[1] > _SECONDS:
+            stop.set()
+
+    summary = run_local(prepared, RunOptions(progress=note, stop=stop, until=_MOST)).summary
+    made, timed = max(1, summary["updates"]), ends[1:] if len(ends) > 2 else ends
+    seconds = (timed[-1] - timed[0]) / max(1, len(timed) - 1)
+    return Cost(summary["bytes_up"] / made, summary["bytes_down"] / made, seconds)

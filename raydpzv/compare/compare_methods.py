@@ -12,6 +12,7 @@ from raydpzv.compare.folder import PLAN, opened, unfinished
 from raydpzv.compare.plan import Comparison
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.errors import InputError
 from raydpzv.report.comparison_table import Compared
 from raydpzv.sim.interfaces import Status
 
@@ -45,7 +46,14 @@ def compare(
     """
     if unknown := set(changes) - set(Changes.__annotations__):
         raise TypeError(f"compare() got an unexpected keyword argument '{min(unknown)}'")
-    names = [source] if isinstance(source, str) else list(source)
+    one = isinstance(source, str) or not isinstance(source, Sequence)
+    names: list[Any] = [source] if one else list(source)
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(
+                f"compare: wanted names or TOML files, got a {type(name).__name__}; a scenario file names your own "
+                'model and data as "module:attribute" (docs/own.md)'
+            )
     asked_for = {key: value for key, value in dict[str, Any](**changes).items() if value is not None}
     given = {key: v if isinstance(v, int | str) else tuple(v) for key, v in asked_for.items()}
     comparison, folder = resolved(asked(names, methods, given), overrides), Path(out)

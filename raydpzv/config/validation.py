@@ -319,7 +319,7 @@ def _clock(spec: HorizontalScenario) -> Iterator[str]:
 def _cohort(spec: HorizontalScenario) -> Iterator[str]:
     clients = spec.split.clients
     if (cohort := spec.descriptor.cohort(spec.method, clients)) > clients:
-        yield f"method.cohort: wanted at most {clients} (split.clients), got {cohort}"
+        yield f"method.cohort: wanted at most {clients} (split.clients), got {cohort}; set method.cohort={clients}"
 
 
 def user_contradictions(spec: HorizontalScenario) -> Iterator[str]:

@@ -161,7 +161,7 @@ class PreparedVertical:
                 f"state_dict: each party has a model; give party={', '.join(map(repr, self.spec.party_names)) or 0} or "
                 '"server"'
             )
-        client = client_number(str(party), self.spec.party_names)
+        client = client_number(str(party), self.spec.party_names, "state_dict: party")
         if not 0 <= client < len(self.clients):
             raise InputError(f"state_dict: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
         return f"client {client}"

@@ -187,8 +187,8 @@ def split_state(
 ) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
     """Return a module's trained parameters and its constants (frozen parameters and buffers) by their first names.
 
-    Raises InputError for no trained parameter, for half precision, and for batch normalisation without statistics of
-    its own, which mixes the records of a batch.
+    Raises InputError for no trained parameter, for lazy layers, for half precision, and for batch normalisation without
+    statistics of its own, which mixes the records of a batch.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and not layer.track_running_stats:
@@ -197,10 +197,11 @@ def split_state(
                 "GroupNorm, LayerNorm, or track_running_stats=True (its statistics then stay as they are)"
             )
     parameters = dict(module.named_parameters())
-    for name, tensor in parameters.items():
-        if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
+    for name, tensor in {**parameters, **dict(module.named_buffers())}.items():
+        if torch.nn.parameter.is_lazy(tensor):
             raise InputError(
-                f'the model\'s parameter "{name}" has no shape yet: give the layer its input width'
+                f'the model\'s "{name}" is of a lazy layer and has no shape yet: give the layer its sizes, such as '
+                "nn.Linear(64, 10) for nn.LazyLinear(10)"
             )
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     frozen = {name: p for name, p in parameters.items() if not p.requires_grad}

@@ -118,11 +118,11 @@ class Composed:
         why = (
             "since results decided when trials ended, the plan's is the number to claim"
             if self.cut
-            else "that is the number to claim"
+            else "the whole search's ε is the number to claim"
         )
         return (
-            f"The winner was chosen by the results of all, and {why}; its own ε holds only if its settings had been "
-            "fixed beforehand. The evaluation that chose it is never charged."
+            f"The winner was chosen by the results of all, and {why}; the winner's own ε holds only if its settings "
+            "had been fixed beforehand. The evaluation that chose it is never charged."
         )
 
 

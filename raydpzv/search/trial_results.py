@@ -69,9 +69,9 @@ class BestPoint:
             return ""
         first, *others = (str(trial.number) for trial in self.trials)
         return (
-            f"of the settings of which most seeds ({len(self.trials)}) came to their end, those of trials "
-            f"{', '.join([first, *others[:-1]])} and {others[-1]} have the best median {metric}, {self.median:.6g}, "
-            f"and trial {first} stands for them since its seed, {self.trials[0].spec.seed}, is the lowest"
+            f"trials {', '.join([first, *others[:-1]])} and {others[-1]} share the settings with the best median "
+            f"{metric}, {self.median:.6g}, of those with the most finished seeds ({len(self.trials)}): trial {first} "
+            f"represents them by the lowest seed, {self.trials[0].spec.seed}"
         )
 
 

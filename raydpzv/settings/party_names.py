@@ -27,14 +27,14 @@ def named(message: str, names: Sequence[str]) -> str:
     )
 
 
-def client_number(given: str, names: Sequence[str]) -> int:
+def client_number(given: str, names: Sequence[str], asked: str = "--client") -> int:
     """Return the client that a name or a number means; whether the number exists is for others to check.
 
-    Raises InputError for any other text.
+    Raises InputError for any other text; asked: the option or argument that it names.
     """
     if given in names:
         return names.index(given)
     if re.fullmatch(r"-?\d{1,18}", given):
         return int(given)
     known = f"{', '.join(names)}, or its number" if names else "the number of a client"
-    raise InputError(f'--client: wanted {known}, got "{given}". {suggest(given, names)}'.rstrip())
+    raise InputError(f'{asked}: wanted {known}, got "{given}". {suggest(given, names)}'.rstrip())

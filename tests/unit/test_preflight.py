@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.errors import InputError
+from raydpzv.experiment.runner import run_local
 from raydpzv.preflight import check, first_weights
 from scenarios.cli import app
 
@@ -41,6 +43,17 @@ def test_the_cost_of_an_update_is_foretold():
     assert found.cost.bytes_down == pytest.approx(whole["bytes_down"] / 50, rel=0.2)
     assert found.updates == 50
     assert any("50 updates cost about" in line for line in found.lines())
+
+
+def test_seconds_of_an_update_leave_out_the_start(monkeypatch):
+    now = time.perf_counter
+
+    def slow_start(prepared, options):
+        monkeypatch.setattr(time, "perf_counter", lambda: now() + 9000)
+        return run_local(prepared, options)
+
+    monkeypatch.setattr("raydpzv.preflight.run_local", slow_start)
+    assert check(scenario("logistic")).cost.seconds < 100
 
 
 def test_every_party_and_its_constants_are_counted():

@@ -239,6 +239,8 @@ def test_named_weights_come_from_any_update(tmp_path):
         run.state_dict()
     with pytest.raises(InputError, match="wanted a party from 0 to 1, got 2"):
         run.state_dict(2)
+    with pytest.raises(InputError, match='state_dict: party: wanted the number of a client, got "shop"'):
+        run.state_dict("shop")
 
 
 def test_a_run_resumes_with_its_own_model_alone(folder):

@@ -10,7 +10,7 @@ import pytest
 import raydpzv
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.grid import read_grid
-from raydpzv.errors import SpecError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.report.comparison_lines import lines
 from raydpzv.report.comparison_plots import accuracy_over_updates
@@ -37,6 +37,13 @@ def test_a_files_own_seeds_epsilons_and_targets_are_taken_unless_others_are_give
     found = raydpzv.compare(str(path), tmp_path / "other", seeds=[6], epsilons=["none"], targets=[0.6])
     assert {(r["epsilon"], r["seed"]) for r in found.runs.to_pylist()} == {(None, 6)}
     assert "reached_0.6" in (tmp_path / "other" / "table.csv").read_text()
+
+
+@pytest.mark.parametrize("among", [False, True])
+def test_a_scenario_object_is_refused_with_the_way_out(tmp_path, among):
+    own = raydpzv.load("digits_dpzv")
+    with pytest.raises(InputError, match=r'got a VerticalScenario; a scenario file .* "module:attribute"'):
+        raydpzv.compare(["vafl", own] if among else own, tmp_path / "two")
 
 
 BY_MULTIPLIER = """

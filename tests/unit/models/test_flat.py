@@ -223,6 +223,7 @@ def test_a_tied_parameter_is_one_slice():
     [
         (lambda: nn.ReLU(), "no trained parameter"),
         (lambda: nn.Linear(2, 2).requires_grad_(False), "no trained parameter"),
+        (lambda: nn.LazyLinear(2), r'"weight" is of a lazy layer and has no shape yet'),
         (lambda: nn.Linear(2, 2).half(), "float16: use float32"),
         (lambda: nn.Linear(2, 2).to(torch.bfloat16), "bfloat16: use float32"),
     ],

@@ -119,9 +119,9 @@ def test_the_best_settings_are_those_of_the_best_median_and_its_scenario_is_whol
     said = (tmp_path / "best.toml").read_text().splitlines()[2]
     one, two = (trial.number for trial in results.choice.trials)
     assert said == (
-        f"# accuracy at the end: {results.rows[one]['accuracy']:.6g}; of the settings of which most seeds (2) came to "
-        f"their end, those of trials {one} and {two} have the best median accuracy, {max(medians.values()):.6g}, and "
-        f"trial {one} stands for them since its seed, 0, is the lowest"
+        f"# accuracy at the end: {results.rows[one]['accuracy']:.6g}; trials {one} and {two} share the settings with "
+        f"the best median accuracy, {max(medians.values()):.6g}, of those with the most finished seeds (2): "
+        f"trial {one} represents them by the lowest seed, 0"
     )
     assert replace(results.choice, trials=results.choice.trials[:1]).reason("accuracy") == ""
 
