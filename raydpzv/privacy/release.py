@@ -153,7 +153,7 @@ class ReleasePlan(ABC):
     delta: δ; noise: where noise comes from; target: the ε asked for, None where it follows from the noise. planned: is
     the number of releases planned, or made? Else every number is of one update. per_upload: releases of one upload.
     fitted: where one record, or user, moves what others are before any release (scaling, split), one clause each.
-    supposed: what the proofs suppose of the user's own code, one clause each.
+    supposed: what the proofs suppose of the user's own code; unstated: what of it the user does not state; clauses.
     units: the letter and the word for what is protected.
     """
 
@@ -164,6 +164,7 @@ class ReleasePlan(ABC):
     per_upload: int = 1
     fitted: tuple[str, ...] = ()
     supposed: tuple[str, ...] = ()
+    unstated: tuple[str, ...] = ()
     units: ClassVar[tuple[str, str]] = ("D", "records")
 
     @property
@@ -249,7 +250,7 @@ class ReleasePlan(ABC):
 
     def of_own_code(self, supposed: tuple[str, ...], unstated: tuple[str, ...]) -> Self:
         """Return the plan with what it supposes of the user's own code, and what the user does not state of it."""
-        return replace(self, supposed=supposed, fitted=(*self.fitted, *unstated))
+        return replace(self, supposed=supposed, unstated=unstated)
 
     def caveats(self) -> tuple[str, ...]:
         """Return what to print beside every ε, one clause each."""
@@ -303,7 +304,7 @@ class ReleasePlan(ABC):
 
     def missing_premises(self) -> tuple[str, ...]:
         """Return what the proofs suppose and this run lacks, its planned length included."""
-        return (*self.premises(), *(() if self.planned else (_UNPLANNED,)))
+        return (*self.premises(), *self.unstated, *(() if self.planned else (_UNPLANNED,)))
 
     def claims(self) -> tuple[Claim, ...]:
         """Return the side-by-side table: no row holds where a premise is missing."""
@@ -410,8 +411,8 @@ def require_positive(plan: object, *names: str) -> None:
 
 def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
     """Raise SpecError where privacy.mode = "proved" could prove nothing of a plan."""
-    if plan.fitted:
-        raise SpecError(f'privacy.mode: "proved" proves nothing here: {"; ".join(plan.fitted)}')
+    if missing := (*plan.fitted, *plan.unstated):
+        raise SpecError(f'privacy.mode: "proved" proves nothing here: {"; ".join(missing)}')
     if plan.noise != "system":
         raise SpecError(
             f'privacy.noise: "{plan.noise}" noise proves nothing, since whoever has its source subtracts it; mode '

@@ -243,8 +243,3 @@ def test_a_function_that_loads_weights_is_refused():
 
     with pytest.raises(InputError, match="hand over the module that it returns"):
         FlatModel(loaded, Key(0))
-
-
-def test_a_layer_without_a_shape_is_refused():
-    with pytest.raises(InputError, match='"weight" has no shape yet'):
-        FlatModel(lambda: nn.LazyLinear(3), Key(0))
