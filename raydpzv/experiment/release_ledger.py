@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,11 +21,10 @@ from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.ledger.entries import COLUMNS, ENTRY_COLUMNS, LedgerUpdate, Slice, bounds
-from raydpzv.ledger.ledger import Ledger, begin_ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.privacy.mechanisms import Address
-from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import Rows
 from raydpzv.wire.messages import Acknowledged
 
@@ -208,22 +206,6 @@ def with_ledger(
     # an entry's step size says what its scalar is worth, so that whoever has the ledger can follow it
     updates = replace(plan.updates, lr=plan.updates.lr.times(experiment.privacy.noise().unit))
     return LedgerServer(server, ledger, updates=updates, key=Key(experiment.spec.seed))
-
-
-@contextmanager
-def open_release_ledger(experiment: PreparedVertical, folder: RunWriter | None) -> Iterator[Ledger | None]:
-    """Give the ledger of a run in this process; None for methods without one."""
-    plan = experiment.plan()
-    if plan is None:
-        yield None
-        return
-    if folder and folder.read_ledger:
-        ledger, folder.read_ledger = folder.read_ledger, None
-        ledger.begin_writing()
-    else:
-        ledger = begin_ledger(folder.ledger if folder else None, plan.header())
-    with ledger:
-        yield ledger
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -33,10 +33,6 @@ class SumHead(nn.Module):
         self._clients = clients
         self.bias = nn.Parameter(torch.zeros(classes))
 
-    def reset_parameters(self) -> None:
-        """Start at b = 0."""
-        nn.init.zeros_(self.bias)
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, M·K] -> [B, K]."""
         return x.view(-1, self._clients, len(self.bias)).sum(1) + self.bias
