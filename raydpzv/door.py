@@ -12,7 +12,7 @@ from raydpzv.config.toml import parse
 from raydpzv.data.own_data import OwnData, as_array, labels, numbered_owners, own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
-from raydpzv.foreign import handle
+from raydpzv.foreign import handle, numbered
 from raydpzv.registry import METHODS
 
 _TABLES = {
@@ -55,7 +55,7 @@ def horizontal(
     many = clients if counted else int(owners.max()) + 1  # type: ignore[union-attr]
     found = _with_test(found, own_data(test) if test is not None else None, owners)
     tree: dict[str, Any] = {
-        "data": {"source": handle(found, "data")},
+        "data": {"source": numbered(found, "data")},
         "split": {"how": "iid" if counted else "owners", "clients": many},
         "model": {"kind": _named(model)},
     }
@@ -90,7 +90,7 @@ def vertical(
     if test is not None:
         found = _with_test(found, _of_test(test, views, found.views), None)
     tree: dict[str, Any] = {
-        "data": {"source": handle(found, "data")},
+        "data": {"source": numbered(found, "data")},
         "split": {"how": "views", "clients": many} | ({"names": names} if names else {}),
         "model": {"bottoms": [_named(model) for model in listed], "head": _named(head)},
     }

@@ -23,6 +23,7 @@ from raydpzv.errors import InputError, SpecError, missing, suggest
 HERE = "here"
 """The module part of a handle: `here:Reviewer-1f3a9c02` is an object that this process was handed."""
 _OBJECTS: dict[str, Any] = {}
+_NUMBERS: dict[str, int] = {}
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 _TYPES = (bool, int, float, str)
 
@@ -39,7 +40,7 @@ def resolve(name: str, setting: str) -> Any:
     module, _, path = name.partition(":")
     if module == HERE:
         raise SpecError(
-            f"{setting}: wanted the object {path.rpartition('-')[0]}, which another process has; run the program "
+            f"{setting}: wanted the object {path.partition('-')[0]}, which another process has; run the program "
             "that hands it over, and continue from there"
         )
     found = _imported(module, setting, name)
@@ -81,6 +82,23 @@ def handle(found: Any, name: str = "") -> str:
     text = f"{HERE}:{word}-{_digest(found)[:8]}"
     _OBJECTS[text] = found
     return text
+
+
+def numbered(found: Any, name: str) -> str:
+    """Return a handle that tells nothing of an object's content: with a digest of private rows, guesses can be tried.
+
+    It ends with a number, 1 for the first content that this process was handed: a script counts alike each time.
+    """
+    text = f"{HERE}:{name}-{_NUMBERS.setdefault(_digest(found), len(_NUMBERS) + 1)}"
+    _OBJECTS[text] = found
+    return text
+
+
+def without_digest(value: Any) -> Any:
+    """Return a setting without the digests of handles: what an object refers to may be private."""
+    if isinstance(value, list | tuple):
+        return [without_digest(item) for item in value]
+    return value.rpartition("-")[0] if is_foreign(value) and value.startswith(f"{HERE}:") else value
 
 
 def _reaches(text: str, found: Any) -> bool:

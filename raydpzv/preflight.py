@@ -15,15 +15,15 @@ from raydpzv.errors import InputError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import run_local
-from raydpzv.foreign import by_value
+from raydpzv.foreign import by_value, packed
 from raydpzv.sim.interfaces import Status
 
 _LEAST, _MOST, _SECONDS = 5, 100, 1.0
 """Updates that are made and thrown away, to see what one costs: at most so many, and so long after the first few."""
 _MODELS = 8
 _ELSEWHERE = (
-    "import pickle, sys; from raydpzv.preflight import first_weights; "
-    "print(first_weights(pickle.load(sys.stdin.buffer)))"
+    "import pickle, sys; from raydpzv.foreign import unpack; from raydpzv.preflight import first_weights; "
+    "spec, data = pickle.load(sys.stdin.buffer); unpack(data); print(first_weights(spec))"
 )
 
 
@@ -99,10 +99,10 @@ def _names(prepared: Prepared) -> list[str]:
 
 
 def _elsewhere(spec: AnyScenario) -> str:
-    """Return the same of another process, to which the user's objects travel by value."""
+    """Return the same of another process, to which the user's objects and data travel by value."""
     done = subprocess.run(
         [sys.executable, "-c", _ELSEWHERE],
-        input=by_value(spec, "the scenario"),
+        input=by_value((spec, packed([spec.data.source])), "the scenario"),
         capture_output=True,
         check=False,
     )

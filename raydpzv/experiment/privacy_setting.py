@@ -15,6 +15,7 @@ from raydpzv.config.timing import round_trips, sizes_in_order
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan, UserPlan
 from raydpzv.privacy.calibration import paper_sigma
@@ -74,16 +75,20 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
 
 
 def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
-    """Return what the proofs suppose of a user's own method and models, one clause each."""
-    own = set(spec.own) - {spec.data.source}
+    """Return what the proofs suppose of a user's own data, method and models, one clause each."""
     clauses = []
-    if spec.method.name in own:
+    if is_foreign(spec.data.source):
+        clauses.append(
+            "ε is of the rows as you hand them over, each of which is supposed to follow from one record"
+        )
+    if spec.method.name in spec.own:
         clauses.append(
             "ε supposes that your own method releases only what its descriptor says, which is not checked"
         )
-    if own - {spec.method.name}:
+    if set(spec.own) - {spec.method.name}:
         clauses.append(
-            "ε supposes that the scores of your own model depend on one record alone, which is checked on one batch"
+            "ε supposes that your own model was made without these records, and that its scores depend on one record "
+            "alone, which is checked on one batch"
         )
     return tuple(clauses)
 

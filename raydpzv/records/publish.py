@@ -29,6 +29,7 @@ from raydpzv.config.paths import PATHS
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import as_json, sha256, write_atomically, write_npz
+from raydpzv.foreign import without_digest
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.claim_words import judge, of_users, stated, withheld
 from raydpzv.records.run_folder import ENVIRONMENT, INITIAL, PUBLISHED, SCENARIO, RunFolder, write_models
@@ -193,7 +194,7 @@ def publication(
 ) -> Publication:
     """Return what may leave of a private run, given its summary, its settings as a tree and its environment."""
     adversary, claims = _leaving(summary.get("epsilon") or ())
-    facts = {name: summary[name] for name in _FACTS if name in summary}
+    facts = {name: without_digest(summary[name]) for name in _FACTS if name in summary}
     if summary.get("status") != "done":
         facts.pop("stopped_by", None)  # an error's text may say anything
     if adversary == "external":
@@ -204,7 +205,7 @@ def publication(
     return Publication(
         adversary,
         facts | {"published": {"adversary": adversary, "withheld": STAYS}},
-        _without_paths(settings),
+        _public(settings),
         {name: environment[name] for name in _ENVIRONMENT if name in environment},
     )
 
@@ -245,10 +246,10 @@ def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario's tree with every path of the operator replaced by a word."""
+def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scenario's tree without paths of the operator and without digests of a user's objects."""
     return {
-        name: {k: WITHHELD_PATH if (name, k) in PATHS else v for k, v in table.items()}
+        name: {k: WITHHELD_PATH if (name, k) in PATHS else without_digest(v) for k, v in table.items()}
         if isinstance(table, Mapping)
         else table
         for name, table in settings.items()

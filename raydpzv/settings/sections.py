@@ -372,9 +372,9 @@ class CommonSections(Section):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The names of the objects that a user brought: data, models and method."""
+        """The names of a user's models and method. The data are apart: no party may get those of the others."""
         model, method = getattr(self, "model", None), getattr(self, "method", None)
-        words = [self.data.source, getattr(method, "name", "")]
+        words = [getattr(method, "name", "")]
         words += [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
         return tuple(dict.fromkeys(filter(is_foreign, words)))

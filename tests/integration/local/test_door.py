@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -14,11 +15,13 @@ import torch
 from torch import nn
 
 import raydpzv
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.experiment.prepare import planned_privacy
-from raydpzv.experiment.rebuild import rebuild_client
+from raydpzv.experiment.prepare import planned_privacy, prepare
+from raydpzv.experiment.rebuild import check_rebuilt, rebuild_client
 from raydpzv.keys import Key
+from raydpzv.records.publish import publish
 from tests.helpers.programs import Forked, said
 
 DRAW = (Key(0) / "own data").generator()
@@ -326,5 +329,60 @@ def test_claims_name_what_they_suppose_of_own_code():
         ]
         for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items()
     }
-    assert "ε supposes that the scores of your own model depend on one record alone" in said["own"]
-    assert "supposes" not in said["mlp"]
+    assert "your own model was made without these records" in said["own"]
+    assert "your own model" not in said["mlp"]
+    assert all("ε is of the rows as you hand them over" in text for text in said.values())
+
+
+def neighbours() -> list[np.ndarray]:
+    rows = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
+    other = rows.copy()
+    other[7, 3] += 1
+    return [rows, other]
+
+
+def quiet(step: str, done: int, whole: int) -> None:
+    pass
+
+
+def proved(rows: np.ndarray) -> AnyScenario:
+    """A private run whose model refers to the private rows."""
+    return raydpzv.vertical(
+        lambda embedding: nn.Linear(rows.shape[1] // 2, embedding),
+        [rows[:, :2], rows[:, 2:]],
+        np.arange(60) % 2,
+        updates=3,
+        embedding=2,
+        batch=4,
+        classes=[0, 1],
+        server="joint",
+        privacy={"mode": "proved", "epsilon": 4.0, "clip": 1.0},
+        data={"split": "plain"},
+    )
+
+
+def test_published_settings_do_not_tell_neighbouring_tables_apart(tmp_path):
+    scenarios, texts = [proved(rows) for rows in neighbours()], []
+    for number, scenario in enumerate(scenarios):
+        raydpzv.run(scenario, out=tmp_path / f"run{number}")
+        out = tmp_path / f"public{number}"
+        publish(tmp_path / f"run{number}", out, lambda folder: check_rebuilt(folder, quiet), quiet)
+        texts.append((out / "scenario.toml").read_text().replace(scenario.data.source, "DATA"))
+    assert texts[0] == texts[1]
+    assert scenarios[0].model.bottoms != scenarios[1].model.bottoms, (
+        "the control: handles of the run itself differ"
+    )
+    for rows, scenario in zip(neighbours(), scenarios, strict=True):
+        assert hashlib.sha256(rows.tobytes()).hexdigest()[:8] not in scenario.data.source
+        assert scenario.data.source.rpartition("-")[2].isdecimal()
+
+
+def test_a_party_gets_no_rows_of_the_others():
+    rows = np.linspace(-1, 1, 40_000, dtype=np.float32).reshape(1000, 40)
+    scenario = raydpzv.vertical(
+        "linear", [rows[:, :20], rows[:, 20:]], np.arange(1000) % 2, updates=1, batch=8
+    )
+    prepared = prepare(scenario)
+    own = sum(array.nbytes for array in (prepared.clients[0].x_train, prepared.clients[0].x_held_out))
+    assert len(pickle.dumps(prepared.clients[0])) < 1.1 * own < rows.nbytes
+    assert len(pickle.dumps(prepared.server)) < own
