@@ -231,7 +231,7 @@ def end(processes: Sequence[Any], *, well: bool) -> None:
 def keep_survivors(processes: Sequence[Any]) -> list[Any]:
     """Empty the processes of a run that lost others, for actors that start in the same places next; return them.
 
-    A process that still does an earlier call is not kept: nothing of the old run may go on beside the new one.
+    A process that still does an earlier call is not kept: nothing of the old run may continue beside the new one.
     """
     return _pool.add(_answering(processes, "node", _SURVIVES_WITHIN), _SURVIVES_WITHIN)
 

@@ -50,7 +50,7 @@ class RunHooks:
     """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop.
 
     evaluated: called at each evaluation, which the loop waits for if the driver `holds` it. restarts: whether the run
-    goes on after a loss.
+    continues after a loss.
     """
 
     writer: RowWriter
@@ -128,7 +128,7 @@ class Driver:
         raise NotImplementedError
 
     def _replaced(self) -> int:
-        """Return how many actors were made again while the run went on."""
+        """Return how many actors were made again while the run continued."""
         return 0
 
     def _models(self) -> Mapping[str, np.ndarray]:
@@ -258,7 +258,7 @@ class Driver:
             self._rejoin(worker, error)
 
     def _keep_segment(self, *, due: bool = False) -> None:
-        """Have a checkpoint taken under the wall clock if the time has come, beside what else goes on.
+        """Have a checkpoint taken under the wall clock if the time has come, beside what else continues.
 
         due: take one now, and wait until it is written.
         """
@@ -347,7 +347,7 @@ def drive(
     """Run an experiment with its actors; nothing is written before all have come up.
 
     actor_set: creates the actors, and dismisses them at the end; make: its driver. Where actors are lost and the run
-    can go on from a checkpoint, it does, with new ones.
+    can continue from a checkpoint, it does, with new ones.
     """
     session: _Session | None = None
     with ExitStack() as opened:
@@ -397,7 +397,7 @@ class _Session(Generic[P]):
         )
 
     def go_back(self, failure: BaseException, party: str, status: Status) -> P:
-        """Return what goes on after a loss; party: of whom; status: where the run stood."""
+        """Return what continues after a loss; party: of whom; status: where the run stood."""
         self._status = status
         try:
             return cast(P, self._restarts.go_back(failure, party, status))
@@ -407,7 +407,7 @@ class _Session(Generic[P]):
             raise ends from error
 
     def go_back_or_fail(self, failure: BaseException) -> P:
-        """Return what goes on where actors did not come up, or raise what ends the run."""
+        """Return what continues where actors did not come up, or raise what ends the run."""
         party = "actors"
         if isinstance(failure, Lost) and self._restarts.allow(failure, party, self._status, 0):
             return self.go_back(failure, party, self._status)

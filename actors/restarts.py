@@ -1,7 +1,7 @@
 """What becomes of a run whose actors were lost: back to its last checkpoint, and on from there.
 
-All actors of the run are ended first, so that nothing goes on which could still write; then rows beyond the checkpoint
-are dropped, and new actors go on as `raydpzv resume` does: under the virtual clock to the same bits, under the wall
+All actors of the run are ended first, so that nothing that can write continues; then rows beyond the checkpoint
+are dropped, and new actors continue as `raydpzv resume` does: under the virtual clock to the same bits, under the wall
 clock as a new leg. No call is ever made a second time.
 """
 
@@ -25,7 +25,7 @@ _UNLOCKED_WITHIN = 60.0
 
 
 class RestartFromCheckpoint(Exception):
-    """Actors of a run were lost, and it goes on with others. party: who was lost; status: where the run stood."""
+    """Actors of a run were lost, and it continues with others. party: who was lost; status: where the run stood."""
 
     def __init__(self, failure: BaseException, party: str, status: Status) -> None:
         super().__init__(str(failure))
@@ -38,7 +38,7 @@ class RestartFromCheckpoint(Exception):
 
 
 class Restarts:
-    """Whether a run goes on after a loss, and what it goes on from.
+    """Whether a run continues after a loss, and what it continues from.
 
     A run that has no folder or cannot be resumed does not; nor does one that has lost more than `resources.restarts`
     actors, or the same one twice without coming further.
@@ -54,7 +54,7 @@ class Restarts:
 
     @property
     def possible(self) -> bool:
-        """Whether a run like this can go on from a checkpoint at all."""
+        """Whether a run like this can continue from a checkpoint at all."""
         resumable = not (self._experiment.unrecorded or self._experiment.no_segment)
         return resumable and self._writer.folder is not None and self._limit > 0
 
@@ -68,7 +68,7 @@ class Restarts:
         return Lost(f"{error}; the run cannot go on: {why}", error.actor)
 
     def allow(self, error: BaseException, party: str, status: Status, replaced: int) -> bool:
-        """Take note of a loss; tell whether the run goes on after it.
+        """Take note of a loss; tell whether the run continues after it.
 
         party: who was lost, as far as is known; status: where the run stood; replaced: actors that were made again
         without it going back.
@@ -87,7 +87,7 @@ class Restarts:
         return True
 
     def go_back(self, error: BaseException, party: str, status: Status) -> Prepared:
-        """Bring the run's folder to its last checkpoint; return what goes on from there. All actors have been ended.
+        """Bring the run's folder to its last checkpoint; return what continues from there. All actors have been ended.
 
         Raises InputError where it cannot.
         """

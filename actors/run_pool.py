@@ -77,7 +77,7 @@ def side_by_side(
     """Do runs on Ray, until all are over or `stop` is set; inside `actors.cluster.connected`.
 
     Other parameters as of `raydpzv.compare.run_comparison.one_by_one`. jobs: most runs at a time (None: as many as
-    fit). A run whose process dies has no result; the others go on. Raises Unplaceable if not even one run fits.
+    fit). A run whose process dies has no result; the others continue. Raises Unplaceable if not even one run fits.
     """
     import ray
 

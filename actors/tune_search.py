@@ -135,7 +135,7 @@ def _distinct(needs: Needs) -> list[TrialNeeds]:
 class TuneSearch:
     """A search on Ray Tune, inside `tune_cluster`, until all trials are over or `stop` is set.
 
-    jobs: most trials at a time (None: as many as fit). A trial whose process dies has no result; the others go on.
+    jobs: most trials at a time (None: as many as fit). A trial whose process dies has no result; the others continue.
     """
 
     plan: SearchPlan

@@ -110,7 +110,7 @@ class PausingRun(threading.Thread):
         self._reports.put(last)
 
     def next_report(self) -> dict[str, Any]:
-        """Let the run go on to its next evaluation, and return its measures; at its end {"reason": ...}.
+        """Let the run continue to its next evaluation, and return its measures; at its end {"reason": ...}.
 
         A report without any measure has the updates alone. Raises the run's error.
         """

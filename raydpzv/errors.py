@@ -4,7 +4,7 @@ RaydpzvError
 ├── InputError            the user asked for something that cannot be done      exit status 2
 │   ├── SpecError         a scenario's setting is unknown, mistyped or out of range
 │   ├── DataError         a data file is missing, malformed or does not fit the scenario
-│   ├── NotRecomputable   a run cannot go on or be replayed: its noise was not kept
+│   ├── NotRecomputable   a run cannot continue or be replayed: its noise was not kept
 │   └── Unplaceable       Ray cannot place an actor: says what was asked and what there is
 └── RunError              the run itself failed                                 exit status 1
     ├── Lost              an actor is gone: its process ended, or its machine
@@ -40,7 +40,7 @@ class DataError(InputError):
 
 
 class NotRecomputable(InputError):
-    """A run that its record cannot bring back: what it drew was not kept, or hung on the times of messages."""
+    """A run that its record cannot bring back: what it drew was not kept, or depended on the times of messages."""
 
 
 class Unplaceable(InputError):

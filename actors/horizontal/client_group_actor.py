@@ -30,7 +30,7 @@ class ClientGroupActor(TaskPort):
     """Plain class; `actors.vertical.actor_set` wraps it. Its data is read in place from Ray's object store.
 
     Nothing is asked of it per client: a round is one piece of work here and one range from the ledger actor. `stop`,
-    and looking at the newest model with a replica of its own, go on beside a long `run`.
+    and looking at the newest model with a replica of its own, continue beside a long `run`.
     """
 
     CONTROL = ("stop",)

@@ -40,7 +40,7 @@ class ClientGroupPool:
 
     prepared: for each host a reference to what it gets, the same for all where all get the data, which travel once;
     ledger: the ledger actor (None for methods that send weights); place: the hosts'
-    bundles follow the server's; made: what is there when a host is. goes_back: a run that loses a machine goes on from
+    bundles follow the server's; made: what is there when a host is. goes_back: a run that loses a machine resumes from
     its checkpoint, with its actors placed anew.
     """
 

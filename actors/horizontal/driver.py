@@ -116,7 +116,7 @@ def _actor_set(
 
 
 def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder | None) -> None:
-    """Open the ledger and bring server and hosts to where the run begins or goes on."""
+    """Open the ledger and bring server and hosts to where the run begins or continues."""
     checkpoint = folder.checkpoint() if folder else None
     timeout = prepared.spec.resources.timeout
     try:

@@ -12,7 +12,7 @@ from actors.transport.sockets import TransportAddress
 
 
 class TransportPort:
-    """The calls by which peers reach an actor. talk: starts a conversation; timeout: of a frame that has begun.
+    """The calls by which peers reach an actor. talk: starts a conversation; timeout: of a frame that has started.
 
     Peers ask in calls of Ray (`ask`), or on sockets once `open_transport` was called.
     """

@@ -54,7 +54,7 @@ def reply(conversation: Conversation, request: memoryview) -> tuple[Sequence[byt
 
 
 class TransportServer:
-    """Serves sockets until it is closed. timeout: seconds for a frame that has begun; peers: the expected number.
+    """Serves sockets until it is closed. timeout: seconds for a frame that has started; peers: the expected number.
 
     A peer's mistake ends its own socket alone. That client fails, and with it the run, unless its process is gone and
     is replaced.

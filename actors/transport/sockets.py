@@ -101,7 +101,7 @@ def dial(address: TransportAddress, timeout: float) -> FrameSocket:
 
 
 class FrameSocket:
-    """One end of a socket. timeout: seconds in which a frame must arrive once it has begun, or be sent."""
+    """One end of a socket. timeout: seconds in which a frame must arrive once it has started, or be sent."""
 
     def __init__(self, connected: socket.socket, timeout: float) -> None:
         self._socket, self._timeout = connected, timeout

@@ -19,7 +19,7 @@ from raydpzv.experiment.vertical import PreparedVertical
 class ActorSet:
     """The actors of a run: the server, client actors, the clients that each of these holds, and where they are.
 
-    kept: those whose processes another leg of the run goes on with.
+    kept: those whose processes another leg of the run continues with.
     """
 
     server: Any

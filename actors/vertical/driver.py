@@ -117,7 +117,7 @@ class _Driver(Driver):
             self._note_clocks(self._clients())
 
     def leave(self) -> None:
-        """Release the ledger, so that whoever goes on next finds it free."""
+        """Release the ledger, so that whoever continues next finds it free."""
         self._ledger_control.close()
 
     def drop(self) -> None:
@@ -146,7 +146,7 @@ class _Driver(Driver):
         return self._actor_set.actors
 
     def _rescue(self) -> None:
-        """End what still goes on first, so that the account holds what is sent until then."""
+        """End what still continues first, so that the account holds what is sent until then."""
         import ray
 
         self._rescued(self._stop_all, None)
@@ -262,7 +262,7 @@ class _Driver(Driver):
         self._loops = {loop: a for loop, a in self._loops.items() if a != worker}
         held = self._actor_set.held[worker]
         new = self._actor_set.replace(worker, self._server.pasts.remote(worker, held))
-        # not waited for: the others go on meanwhile, and this one starts when it is ready
+        # not waited for: the others continue meanwhile, and this one starts when it is ready
         self._server.open_warm_up.remote(held)
         new.warm_up.remote(self._server, self._timeout, self._lane)
         self._start_loop(worker, rejoins=True)

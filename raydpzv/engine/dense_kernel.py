@@ -746,7 +746,7 @@ def points_along(flat, seeds, law, amount, points):  # type: ignore[no-untyped-d
 def losses_at(points, source, labels, ids, ends, sizes, widest, out):  # type: ignore[no-untyped-def]
     """Mean loss at every point [P, d] on each client's rows, to out float64 [M, P]; ends [M]: where its ids end.
 
-    Rows are computed in blocks, whoever they belong to: a row's loss does not hang on the others.
+    Rows are computed in blocks, whoever they belong to: a row's loss does not depend on the others.
     """
     losses = np.empty((points.shape[0], ids.shape[0]), np.float64)
     none = np.empty(0, np.float32)

@@ -41,7 +41,7 @@ def warm_up_loops(
     """Return the loops of throw-away clients, without any simulated delay."""
     clients, clock = spec.split.clients, WallClock()
     nothing = DelayModel([0.0] * clients, "constant", Key(0))
-    # those of a barrier go on until the server has had enough of everybody; others leave the processors to the rest
+    # those of a barrier continue until the server has had enough of everybody; others leave the processors to the rest
     due = Immediate() if spec.barrier > 1 else Trace({m: [0.0] * ANSWERS for m in range(clients)})
     timing = Timing(due, nothing, nothing, instant(clients))
     return [

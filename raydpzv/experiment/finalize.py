@@ -106,7 +106,7 @@ class RunOptions:
     so after every update. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join
     and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
     clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`). until:
-    updates after which a run in this process under the virtual clock is stopped, as by the user, to go on from there.
+    updates after which a run in this process under the virtual clock is stopped, as by the user, to resume from there.
     keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before `evaluated` is called.
     storage: uploads the folder as it grows; it sets `stop` once uploads have failed for good.
     """
@@ -249,7 +249,7 @@ class RowWriter:
         self._watch.rows(untold)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
-        """Write, if there is a folder, where the run can go on after the rows so far; return the bytes of that."""
+        """Write, if there is a folder, where the run can continue after the rows so far; return the bytes of that."""
         if self.folder:
             begun = time.monotonic()
             self._bytes = self.folder.write_checkpoint(checkpoint)

@@ -76,7 +76,7 @@ class SnapshotWriter:
 
 
 RESUMED = "resumed"
-"""Under which name a ledger keeps the snapshot that a run goes on from."""
+"""Under which name a ledger keeps the snapshot that a run continues from."""
 _FIRST_RESUMED = 256
 """Updates before the first of them: to replay fewer takes no time."""
 _GROWTH = 5 / 4
@@ -84,7 +84,7 @@ _GROWTH = 5 / 4
 
 
 class ResumePoint:
-    """Keeps the newest model beside the ledger as long as a run is at work: going on replays what came after it alone.
+    """Keeps the newest model beside the ledger as long as a run is at work: resuming replays what came after it alone.
 
     It has the bits of a replay from the start, and the checkpoint does without: it grows with the model.
     """

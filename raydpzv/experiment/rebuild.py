@@ -168,7 +168,7 @@ def _require_newest(folder: RunFolder) -> None:
 
 
 def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
-    """Return how many updates a run's ledger has; raise what keeps it from going on, before any row is dropped.
+    """Return how many updates a run's ledger has; raise what keeps it from continuing, before any row is dropped.
 
     DataError: its ledger is damaged or ends before its checkpoint.
     """

@@ -179,7 +179,7 @@ def restarted(experiment: PreparedVertical, folder: RunWriter) -> PreparedVertic
 
 
 def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger: Ledger | None) -> Recorded:
-    """Return the releases that a run may come to which goes on from a checkpoint (None: from its start)."""
+    """Return the releases that a run may come to which continues from a checkpoint (None: from its start)."""
     if checkpoint:
         _require_ledger(checkpoint, ledger.version if ledger else None, folder)
     releases = recorded(column_rows(folder, "release", Recorded._fields), ledger)
@@ -200,7 +200,7 @@ def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFold
 
 
 def _beyond(checkpoint: Checkpoint, releases: Recorded, ledger: Ledger | None) -> Recorded:
-    """Return the releases that a run which goes on from a checkpoint may come to: those after it."""
+    """Return the releases that a run which continues from a checkpoint may come to: those after it."""
     entered = checkpoint.state["server"].get("entered")
     if ledger is None or entered is None:
         return releases

@@ -203,7 +203,7 @@ def with_ledger(
     plan = experiment.plan()
     if ledger is None or plan is None:
         return server
-    # an entry's step size says what its scalar is worth, so that whoever has the ledger can follow it
+    # an entry's step size says what its scalar is worth, so that anyone with the ledger can follow it
     updates = replace(plan.updates, lr=plan.updates.lr.times(experiment.privacy.noise().unit))
     return LedgerServer(server, ledger, updates=updates, key=Key(experiment.spec.seed))
 

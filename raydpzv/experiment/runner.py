@@ -111,7 +111,7 @@ Resumer = Callable[..., Continued]
 
 
 def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
-    """Return what goes on, the folder it writes to (locked), and the scenario's name.
+    """Return what continues, the folder it writes to (locked), and the scenario's name.
 
     moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
     complete or cannot be continued, DataError if its folder is damaged.

@@ -79,7 +79,7 @@ class Log:
         limit, number = self._limit(), version // self._settings.segment
         chain = self._start if number == 0 else chain
         while True:
-            # asked before the segment is read: a writer may go on to the next one in the meantime
+            # asked before the segment is read: a writer may continue to the next one in the meantime
             followed = self._path(number + 1).exists()
             segment = read(self._path(number), number, number * self._settings.segment, chain)
             self._require_full(number, segment, followed)

@@ -245,7 +245,7 @@ class VerticalMethod(Generic[C]):
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
-    unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None. users: None,
+    unrecorded: noise that no record keeps, so that a run neither continues nor is computed again, or None. users: None,
     since no vertical method knows users.
     """
 

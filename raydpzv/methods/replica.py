@@ -103,7 +103,7 @@ class Replica:
         self.version = version
 
     def twin(self) -> Replica:
-        """Return a replica in the same state that goes on by itself."""
+        """Return a replica in the same state that continues by itself."""
         twin = Replica(
             self.x,
             self.descent.rule,
@@ -116,5 +116,5 @@ class Replica:
         return twin
 
     def fork(self) -> Descent:
-        """Return a descent that goes on alone from here, for local steps that are dropped afterwards."""
+        """Return a descent that continues alone from here, for local steps that are dropped afterwards."""
         return self.descent.copy()

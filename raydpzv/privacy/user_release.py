@@ -70,7 +70,7 @@ class UserNoiseParts:
 
     release: what releases are made with; its multiplier is 0 where the scenario adds no noise. users: U, those on the
     public list. coins: the key of the users' coins, which is a secret of the run where its ε needs them secret; None in
-    the processes of silos that need not know who is drawn. seeded: noise that whoever has the seed subtracts, for runs
+    the processes of silos that need not know who is drawn. seeded: noise that anyone with the seed subtracts, for runs
     that repeat bit for bit. NOT PRIVATE.
     """
 

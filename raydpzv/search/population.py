@@ -188,7 +188,7 @@ def turns(folder: Path) -> list[Turn]:
 
 
 def as_trained(plan: SearchPlan, found: Sequence[Turn]) -> tuple[Trial, ...]:
-    """Return the trials as they are after these decisions: with the scenarios of those that they went on from.
+    """Return the trials as they are after these decisions: with the scenarios of those that they continued from.
 
     Their settings are those scenarios' first step sizes, and the later ones as `..._at`. Raises DataError for
     decisions that this search cannot have made.
@@ -267,7 +267,7 @@ def _add(folder: Path, turn: Turn) -> None:
 
 
 def apply_turns(folder: Path, plan: SearchPlan) -> None:
-    """Do what was decided last, as far as a kill has left it undone. Raises DataError where runs went on otherwise."""
+    """Carry out the last decisions, as far as a kill has left them undone. Raises DataError where runs differ from them."""
     found = turns(folder)
     trained = as_trained(plan, found)
     _check_known(folder, trained, found)
@@ -294,7 +294,7 @@ def _left(path: Path, updates: int) -> Path:
 
 
 def _check_known(folder: Path, trained: Sequence[Trial], found: Sequence[Turn]) -> None:
-    """Raise DataError where a trial has gone on from another of which the decisions say nothing."""
+    """Raise DataError where a trial has continued from another of which the decisions say nothing."""
     known = {_left(run_path(folder, trained[e.trial]), turn.updates) for turn in found for e in turn.exploits}
     undone = {exploit.trial for exploit in found[-1].exploits} if found else set()
     for trial in trained:
@@ -390,7 +390,7 @@ def check_alike(number: int, path: Path, donor: int, other: Path, updates: int) 
 
 
 def check_paused(number: int, run: Path, updates: int) -> None:
-    """Raise RunError for a trial that somebody went on with alone: what it released since is in no account."""
+    """Raise RunError for a trial that somebody continued with alone: what it released since is in no account."""
     folder = RunFolder(run)
     if not RunFolder.begun(run):
         return

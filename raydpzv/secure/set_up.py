@@ -28,7 +28,7 @@ B = TypeVar("B", bound=Body)
 
 
 class SetUp:
-    """The server's way through the phases; phases: begins them anew; begun: how often that was."""
+    """The server's way through the phases; phases: begins them anew; started: how often that was."""
 
     def __init__(self, phases: Callable[[], Phases]) -> None:
         self._begin = phases

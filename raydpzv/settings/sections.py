@@ -302,7 +302,7 @@ class ResourcesSection(Section):
     """How messages travel between client actors and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0)] = 3
     """Actors that may be lost and made again before the run fails; 0: none. Clients of dpzv come back from the ledger;
-    after other losses a run goes on from its last checkpoint, under the wall clock as a new leg."""
+    after other losses a run continues from its last checkpoint, under the wall clock as a new leg."""
 
 
 class BudgetSection(Section):
@@ -342,7 +342,7 @@ class RecordSection(Section):
     flush: Positive = 5.0
     """Seconds between writes of the rows to the run folder."""
     checkpoint: Positive | None = None
-    """Seconds between checkpoints, from which `raydpzv resume` goes on; left out: so often that at most
+    """Seconds between checkpoints, from which `raydpzv resume` continues; left out: so often that at most
     1/100 of what was computed is lost, and at least every `flush` seconds. To take and write them is at most 1/40 of
     a run's time."""
     checkpoint_updates: Count | None = None

@@ -123,7 +123,7 @@ class HorizontalResourcesSection(Section):
     """How messages travel between hosts and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     """Actors that may be lost and made again before the run fails; 0: none. Hosts are replaced; after a loss of server
-    or ledger a run goes on from its last checkpoint, under the wall clock as a new leg."""
+    or ledger a run continues from its last checkpoint, under the wall clock as a new leg."""
 
 
 class HorizontalBudgetSection(Section):
@@ -145,7 +145,7 @@ class HorizontalRecordSection(Section):
     flush: Positive = 5.0
     """Seconds between writes of the rows to the run folder."""
     checkpoint: Positive | None = None
-    """Seconds between checkpoints, from which `raydpzv resume` goes on; left out: so often that at most
+    """Seconds between checkpoints, from which `raydpzv resume` continues; left out: so often that at most
     1/100 of what was computed is lost, and at least every `flush` seconds. To take and write them is at most 1/40 of
     a run's time.
     Rounds that release something about users end with one each."""

@@ -29,7 +29,7 @@ class ClientCounts:
 
     @classmethod
     def of(cls, uploads: Mapping[int, int]) -> ClientCounts:
-        """Return the counts of a run that goes on, of which so many uploads of each client were served."""
+        """Return the counts of a run that continues, of which so many uploads of each client were served."""
         found = cls()
         for client, count in uploads.items():
             if count:

@@ -61,7 +61,7 @@ class GroupExecutor:
         return self._done.pop(handle)
 
     def run_until(self, version: int) -> None:
-        """Do the work at models before `version`, which the client_group leaves behind when it goes on to that one."""
+        """Do the work at models before `version`, which the client_group leaves behind when it goes to that one."""
         self._do([order for order in self._orders if order.round <= version])
         self._orders = [order for order in self._orders if order.round > version]
 

@@ -61,7 +61,7 @@ class PrivacyFilter(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what a run that goes on from a checkpoint must know, {} if nothing."""
+        """Return what a run that continues from a checkpoint must know, {} if nothing."""
         ...
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
@@ -95,7 +95,7 @@ class NoPrivacyFilter:
         return {}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
-        """There is nothing to go on with."""
+        """There is nothing to continue with."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class Status(NamedTuple):
     """Where a run stands.
 
     loss, concordance: of the last evaluation; stage: what the run waits for before its first update, "" once it is
-    under way; participants: how many clients have uploaded (None: not known, of a run that was gone on with midway);
+    under way; participants: how many clients have uploaded (None: not known, of a run that was continued with midway);
     client_uploads, client_staleness: by client, () where they are many (see `ClientCounts`); checkpoints,
-    checkpoint_seconds: how many were taken, and the real seconds that they cost, since the run began or went on.
+    checkpoint_seconds: how many were taken, and the real seconds that they cost, since the run began or continued.
     """
 
     updates: int = 0  # of the model, see `Server.updates`

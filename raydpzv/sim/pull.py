@@ -152,7 +152,7 @@ class PullConnection(Protocol):
         ...
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Hand in an upload; tell whether the run goes on."""
+        """Hand in an upload; tell whether the run continues."""
         ...
 
 
@@ -200,7 +200,7 @@ class PullServerLoop:
                 return self._server_loop.stop_reason is None
 
     def evaluate(self, score: Callable[[int], Metrics]) -> None:
-        """Score the newest model; updates go on meanwhile."""
+        """Score the newest model; updates continue meanwhile."""
         version = self._server_loop.updates
         metrics = score(version)
         with self._lock:

@@ -117,7 +117,7 @@ class ServerLoop:
         )
         self._reports = _Reports(evaluated)
         self.stop_reason: str | None = None
-        """Why the run is over, or None while it goes on."""
+        """Why the run is over, or None while it continues."""
         self._account, self._loss = _Account(), UNACCOUNTED
         self._open = _Open()
         self._clients: ClientCounts | None = ClientCounts()
@@ -179,7 +179,7 @@ class ServerLoop:
     def restart(self, account: Mapping[str, Any], *, lost: bool = False) -> Sequence[Order]:
         """Go on with the counts of a run that was interrupted; return the orders that they count as sent.
 
-        lost: it may have gone on after these counts were written.
+        lost: it may have continued after these counts were written.
         """
         self._resume_counts(account, lost=lost)
         orders = self.server.first_orders()
@@ -196,7 +196,7 @@ class ServerLoop:
         }
 
     def restore(self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool) -> None:
-        """Go on between two events of a run that was interrupted; lost: it may have gone on after these counts."""
+        """Go on between two events of a run that was interrupted; lost: it may have continued after these counts."""
         self._resume_counts(account, lost=lost)
         self._open.services = {found[1]: _OpenService(*found) for found in services["open"]}
         self._open.syncs = dict(services["syncs"])

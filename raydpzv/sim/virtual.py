@@ -179,7 +179,7 @@ class VirtualRun:
         self._finish()
 
     def state(self) -> dict[str, Any]:
-        """Return what a run of rounds needs to go on, beside its server's state: asked for in `updated`."""
+        """Return what a run of rounds needs to continue, beside its server's state: asked for in `updated`."""
         return {
             "time": self._now,
             "busy_until": self._busy_until,
@@ -189,7 +189,7 @@ class VirtualRun:
         }
 
     def moment(self) -> dict[str, Any]:
-        """Return all that any run needs to go on between two events, beside its roles.
+        """Return all that any run needs to continue between two events, beside its roles.
 
         Asked for in `tick` or `stopped`. Uploads that are computed elsewhere are waited for: they are messages under
         way.

@@ -260,7 +260,7 @@ class ClientLoop:
 
     Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
     round trip is served at its end and counted as late; arrivals without epochs let it begin at once. Simulated compute
-    and network delays are real sleeps here. An activation that begins with a request goes on with the answer to it.
+    and network delays are real sleeps here. An activation that begins with a request continues with the answer to it.
     A role that `answers_queries` does so while it waits for its epoch or for an order, not while it
     computes or sends.
     timeout: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
@@ -350,7 +350,7 @@ class ClientLoop:
             return SavedClient(saved_state(self._client, self._role), self._applied)
 
     def _listen(self, applied: float) -> None:
-        """Wake no more; an answers_queries role goes on answering queries until the run is over."""
+        """Wake no more; an answers_queries role continues answering queries until the run is over."""
         if self._answers_queries:
             self._port.finish(self._client, applied)
             self._idle(math.inf)

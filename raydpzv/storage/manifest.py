@@ -100,7 +100,7 @@ def require_repeatable(storage: StorageFolder, base: Manifest) -> None:
     """Raise NotRecomputable where the writer may have released noise of the system after a manifest.
 
     A run that resumes from the manifest would make the same updates with other noise: two releases, one of them
-    charged. A newer manifest that is damaged shows that the writer went on after this one.
+    charged. A newer manifest that is damaged shows that the writer continued after this one.
     """
     if base.noise == NO_NOISE:
         return

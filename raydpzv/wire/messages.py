@@ -111,7 +111,7 @@ class SaveState(Body):
 class ClientState(Body):
     """A client's counts, int64 [n], and its model's parameters and what goes with them, float32 [1 + V, d].
 
-    From a client, what a checkpoint keeps of it; to a client that has done nothing yet, where it is to go on.
+    From a client, what a checkpoint keeps of it; to a client that has done nothing yet, where it is to continue.
     """
 
     metered: ClassVar[bool] = False
@@ -135,7 +135,7 @@ class ClientModels(Body):
 
 
 class LedgerHistory(Body):
-    """To a client that has done nothing yet: its updates of the ledger, N entries, from which it goes on.
+    """To a client that has done nothing yet: its updates of the ledger, N entries, from which it continues.
 
     place: the slice's first and last update and the client's uploads, int64 [3]; the others: the columns of
     `raydpzv.ledger.entries.Slice`.

@@ -109,7 +109,7 @@ class Descent:
         self._threads = threads
 
     def copy(self) -> Descent:
-        """Return a descent that goes on from here on its own."""
+        """Return a descent that continues from here on its own."""
         twin = Descent(copied(self.x), self.rule, threads=self._threads)
         twin.kept = [copied(vector) for vector in self.kept]
         return twin

@@ -120,7 +120,7 @@ class Updates:
         return PulledModel(self._model.state(), seeds_K)
 
     def recorded(self) -> np.ndarray | None:
-        """Return the next update's scalars, float32 [K, P], where the ledger of a run that goes on has it already."""
+        """Return the next update's scalars, float32 [K, P], where the ledger of a run that continues has it already."""
         if self.version == self._ledger.version:
             return None
         found = self._ledger.since(self.version, self.version + 1).scalar

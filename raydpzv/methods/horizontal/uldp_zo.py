@@ -6,13 +6,13 @@ everybody's, each pair finds its own vector of K·P central differences on all i
     G_kp = [f(x_k + μz_kp) - f(x_k - μz_kp)] / 2μ,    x_{k+1} = x_k - (η_l/P) Σ_p G_kp z_kp,    x_0 = x,
 
 clipped as a whole to norm C. The noised, weighted sum Y over all pairs, divided by qU and rounded to float32, is one
-update of the ledger, x <- x - (η/P) Σ_kp Y_kp z_kp / (qU): whoever has the ledger has the model, and the cost on the
+update of the ledger, x <- x - (η/P) Σ_kp Y_kp z_kp / (qU): anyone with the ledger has the model, and the cost on the
 wire depends on KP alone.
 
 Asynchronous: a silo that wakes pulls what it missed and releases its own sum, with one of S shares of the noise and
 seeds of its own, as an update by itself.
 
-What the ledger holds was released. A run that goes on makes those updates again from there, and no silo tells anything
+What the ledger holds was released. A run that resumes makes those updates again from there, and no silo tells anything
 new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
 """
 

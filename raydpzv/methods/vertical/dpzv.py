@@ -105,7 +105,7 @@ class DpzvClient(SplitClient):
         self._tail = ModelAverage(settings.tail)
 
     def process(self, order: Order) -> Upload:
-        """Apply the order and return the next upload; or go on from the ledger's updates."""
+        """Apply the order and return the next upload; or continue from the ledger's updates."""
         body = order.body
         if not isinstance(body, LedgerHistory):
             return super().process(order)
