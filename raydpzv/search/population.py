@@ -267,7 +267,7 @@ def _add(folder: Path, turn: Turn) -> None:
 
 
 def apply_turns(folder: Path, plan: SearchPlan) -> None:
-    """Carry out the last decisions, as far as a kill has left them undone. Raises DataError where runs differ from them."""
+    """Carry out the last decisions that a kill has left undone. Raises DataError where runs differ from them."""
     found = turns(folder)
     trained = as_trained(plan, found)
     _check_known(folder, trained, found)
