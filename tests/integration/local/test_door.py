@@ -386,3 +386,33 @@ def test_a_party_gets_no_rows_of_the_others():
     own = sum(array.nbytes for array in (prepared.clients[0].x_train, prepared.clients[0].x_held_out))
     assert len(pickle.dumps(prepared.clients[0])) < 1.1 * own < rows.nbytes
     assert len(pickle.dumps(prepared.server)) < own
+
+
+def test_owners_are_part_of_what_a_resumed_run_must_have():
+    owners = np.arange(120) % 4
+    prepared = [
+        prepare(raydpzv.horizontal("mlp", (X, Y), clients=found, test=(X, Y), updates=1))
+        for found in (owners, np.sort(owners))
+    ]
+    assert [found.spec.data.source.rpartition("-")[2].isdecimal() for found in prepared] == [True, True]
+    digests = [found.fingerprint(b"key")["data_hmac_sha256"] for found in prepared]
+    assert digests[0] != digests[1]
+    assert digests[0] == prepared[0].fingerprint(b"key")["data_hmac_sha256"]
+
+
+def test_an_owner_with_too_few_rows_is_named():
+    owners = np.where(np.arange(120) < 118, 0, 1)
+    with pytest.raises(SpecError, match="client 1 has 2 training rows, wanted at least 5"):
+        prepare(raydpzv.horizontal("mlp", (X, Y), clients=owners, test=(X, Y), updates=1, split={"least": 5}))
+
+
+@pytest.mark.parametrize("scale", ["standard", "unit"])
+def test_whole_numbers_are_names_that_nothing_scales(scale):
+    settings = {"updates": 1, "embedding": 2, "batch": 8, "scale": scale}
+    split = (
+        prepare(raydpzv.vertical([words, words], [IDS[:, :3], IDS[:, 3:]], Y, **settings)).clients[0].x_train
+    )
+    assert split.dtype == np.int64
+    assert set(split.ravel()) <= set(IDS.ravel())
+    rows = raydpzv.horizontal(lambda: words(3), (IDS, Y), clients=4, updates=1, scale=scale)
+    assert set(prepare(rows).split.train.x.ravel()) <= set(IDS.ravel())
