@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -46,3 +47,33 @@ def defer(library: str) -> None:
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
     # without a __path__, importing a part of the library looks for it here and so loads the library first
     sys.modules[library] = module
+
+
+class _Called(ModuleType):
+    """A package that can also be called: a public function has its name.
+
+    Signature and docstring are the function's. It is imported at the first look at it.
+    """
+
+    _target: str
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        module, _, name = self._target.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self.__wrapped__.__doc__
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Call the function."""
+        return self.__wrapped__(*given, **named)
+
+
+def make_callable(package: str, target: str) -> None:
+    """Let a package be called as the public function of its name; target: that function, "module:function"."""
+    module = sys.modules[package]
+    module.__class__ = _Called
+    module._target = target  # type: ignore[attr-defined]

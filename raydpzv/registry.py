@@ -273,6 +273,13 @@ RUNNERS = Registry(
 )
 """(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
 
+RUN_POOLS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.compare.run_comparison:in_this_process", "ray": "actors.run_pool:on_ray"},
+)
+"""(`PoolOptions`, scenarios) to a function that makes many runs, with the arguments of `one_by_one`."""
+
 LOGS = Registry(
     "log",
     "--log",
