@@ -16,6 +16,7 @@ from actors.actor_reuse import end, start
 from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
+from actors.own_objects import check_travel, put_data, take_data
 from actors.placement import whole_run_gpus
 from actors.remote import get, lost
 from actors.reservation import reserved
@@ -25,8 +26,6 @@ from raydpzv.compare.run_comparison import RUNS_FOLDER, PoolOptions, run_planned
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.foreign import by_value, packed
-from raydpzv.foreign import unpack as unpack_objects
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.secrets_file import read_key
 from raydpzv.sim.interfaces import Status
@@ -40,9 +39,9 @@ class RunSlot:
 
     CONTROL = ("status", "stop")
 
-    def __init__(self, workplace: str, gpus: float, data: Mapping[str, bytes]) -> None:
+    def __init__(self, workplace: str, gpus: float, data: Mapping[str, Any]) -> None:
         self._device = claim_device(gpus)
-        unpack_objects(data)
+        take_data(data)
         if os.path.isdir(workplace):
             os.chdir(workplace)  # a scenario's relative paths start there
         self._status, self._stop = Status(), threading.Event()
@@ -72,20 +71,13 @@ class RunSlot:
 
 def on_ray(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
     """Return the function that makes runs on Ray. Raises SpecError for objects that cannot travel to its processes."""
-    for spec in specs:
-        by_value(spec, "the scenario")
-    data_of(specs)
+    check_travel(specs)
 
     def make(todo: Iterable[Planned], root: Path, **watch: Any) -> None:
         with connected(options.address, verbose=options.verbose):
             side_by_side(todo, root, jobs=options.jobs, **watch)
 
     return make
-
-
-def data_of(specs: Iterable[AnyScenario]) -> dict[str, bytes]:
-    """Return the user's own data of scenarios, for processes that make whole runs. Raises SpecError."""
-    return packed(dict.fromkeys(spec.data.source for spec in specs))
 
 
 def side_by_side(
@@ -114,7 +106,7 @@ def side_by_side(
     plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
     with reserved(plan, RunOptions()) as place:
         home = ray.get_runtime_context().get_node_id()
-        data = ray.put(data_of(planned.spec for planned in queue))
+        data = put_data(planned.spec for planned in queue)
         starter = _Starter(root.absolute(), read_key(root), home, place.group, each, data)
         _Slots(starter, queue, count).run(progress, ended, stop)
 
@@ -131,7 +123,7 @@ class _Starter:
     home: str
     group: Any
     each: Share
-    data: Any
+    data: Mapping[str, Any]
 
     def actor(self, slot: int) -> Any:
         """Start the actor of a slot."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from time import monotonic
 from typing import Any
@@ -39,14 +39,19 @@ class CellLine:
             self._handle.update(content, raw=True)
 
 
-def facts_html(title: str, facts: Mapping[str, object]) -> str:
-    """Return facts by name as HTML; every text is shown as it is, never read as HTML."""
-    return table_html(title, (), facts.items())
-
-
-def table_html(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table_html(
+    title: str,
+    rows: Iterable[Sequence[object]],
+    heads: Sequence[object] = (),
+    notes: Iterable[object] = (),
+) -> str:
     """Return a small table as HTML; every text is shown as it is, never read as HTML."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    lines = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in ([head] if head else []) + lines)
-    return f"<table><caption>{escape(title)}</caption>{body}</table>"
+    head = "".join(f"<th>{_text(cell)}</th>" for cell in heads)
+    lines = [head, *("".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows)]
+    body = "".join(f"<tr>{line}</tr>" for line in lines if line)
+    below = "".join(f"<p>{_text(note)}</p>" for note in notes if note)
+    return f"<table><caption>{_text(title)}</caption>{body}</table>{below}"
+
+
+def _text(value: object) -> str:
+    return escape(str(value))
