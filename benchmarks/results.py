@@ -328,8 +328,7 @@ END = """
 - VAFL, Figures 3, 5 and 6, ModelNet40 in 12 views: `raydpzv compare multiview_times`.
 - VAFL, Figure 7, the training loss of LSTMs: in the rows of each run of `lstm_times`.
 - Uldp-FL, Figures 4 to 8 and 10: [their comparisons](methods/uldp.md#the-papers-figures).
-- DeComFL, Table 1, numbers sent: a test checks them against M, m and P. Its language models (Tables 2 and 6) and
-  the Hessian's spectrum (Figure 5) are not in the program.
+- DeComFL, language models (Tables 2 and 6) and the Hessian's spectrum (Figure 5): not in the program.
 """
 
 
