@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment.initial_model import layouts
@@ -24,6 +23,7 @@ from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, StopAt
 from raydpzv.experiment.summary import Ending, Outcome, summarise
 from raydpzv.files import sha256, write_npz
+from raydpzv.lazy_import import torch
 from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint

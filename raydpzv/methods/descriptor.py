@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Partition
@@ -246,9 +245,7 @@ def _no_contradictions(config: Any, sections: Any) -> Iterator[str]:
 class MethodDescriptor(Generic[C]):
     """What the program knows of every method beside its two roles.
 
-    rule: of zeroth-order methods, whose ledger keeps (seed, scalar) pairs. contradictions: complaints, one sentence
-    each, about settings that do not go together. users: what is released about users whose records lie in several
-    clients, None for a method that knows no users, as no vertical one does.
+    fits: Callable[[C, int], None] = _none
     """
 
     config: type[C]
@@ -278,7 +275,7 @@ class VerticalMethod(MethodDescriptor[C]):
     server: Callable[[ServerParts, C], VerticalServer]
     noise: Callable[[C], NoisePlan | None] = _none
     barrier: Callable[[C, int], int] = _one
-    fits: Callable[[C, torch.nn.Module], None] = _none
+    fits: Callable[[C, int], None] = _none
     unreplayable: Callable[[C], str | None] = _none
     unrecorded: Callable[[C], str | None] = _none
     engines: tuple[Engine, ...] = ENGINES

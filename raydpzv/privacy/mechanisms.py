@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.errors import ReplayMismatch
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 
 
 class Receipt(NamedTuple):

@@ -17,11 +17,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
-from raydpzv.engine.torch_engine import inner_layers
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
@@ -486,8 +484,7 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
         yield 'budget.epsilon: with method.noise_on = "gradient" goes without method.max_delay and method.query_first'
 
 
-def _fits(config: VaflConfig, module: torch.nn.Module) -> None:
-    inner = len(inner_layers(module))
+def _fits(config: VaflConfig, inner: int) -> None:
     if len(config.layer_noise) > inner:
         raise SpecError(
             f"method.layer_noise: wanted at most {inner} numbers, one for each layer of the bottom model before its "
