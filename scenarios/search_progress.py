@@ -30,7 +30,7 @@ from raydpzv.search.trial_results import (
     trial_columns,
     trial_progress,
 )
-from scenarios.display import Display
+from scenarios.display import Bar, Display
 from scenarios.run_output import tables_console
 
 _WIDTH = 120
@@ -73,8 +73,8 @@ class SearchProgress:
         self._leg_end: int | None = None
         self._ends: dict[int, int | None] = {}
         self._done = len(list(plan.started())) - left
-        unit = "trials begun" if plan.promotes else "trials"
-        self._display = Display(console, unit, self._total, lambda: [self.table()], self.line, quiet=quiet)
+        bar = Bar("trials begun" if plan.promotes else "trials", self._total)
+        self._display = Display(console, bar, lambda: [self.table()], self.line, quiet=quiet)
 
     def __enter__(self) -> SearchProgress:
         self._recall()

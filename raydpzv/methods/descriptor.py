@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Partition
@@ -242,7 +241,7 @@ class VerticalMethod(Generic[C]):
     noise: where noise of [privacy] falls, None for a method that adds none. barrier: for how many clients' uploads the
     server waits before it answers. rule: of zeroth-order methods; its clients can be rebuilt from the ledger (they are
     `Rebuildable`). contradictions: complaints, one sentence each, about settings that do not go together.
-    fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
+    fits: raises SpecError if the settings do not fit a client's bottom model with so many layers before the last.
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
     unrecorded: noise that no record keeps, so that a run neither continues nor is computed again, or None. users: None,
@@ -256,7 +255,7 @@ class VerticalMethod(Generic[C]):
     barrier: Callable[[C, int], int] = _one
     rule: Callable[[C], UpdateRule] | None = None
     contradictions: Callable[[C, Sections], Iterator[str]] = _no_contradictions
-    fits: Callable[[C, torch.nn.Module], None] = _none
+    fits: Callable[[C, int], None] = _none
     unreplayable: Callable[[C], str | None] = _none
     unrecorded: Callable[[C], str | None] = _none
     users: Callable[[C], None] = _none
