@@ -28,9 +28,10 @@ from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
+from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import INITIAL, drop_checkpoints, write_models
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
 from raydpzv.segments.started_segments import has_restarted
@@ -273,8 +274,8 @@ class RowWriter:
         if self.folder:
             return self.folder.written()
         return {
-            name: pa.concat_tables([schema.empty_table(), *(rows[name] for rows in self._kept)])
-            for name, schema in SCHEMAS.items()
+            name: pa.concat_tables([empty, *(rows[name] for rows in self._kept)])
+            for name, empty in EMPTY.items()
         }
 
 
@@ -384,9 +385,11 @@ class RunFinalizer:
 
 
 def _rows(**given: list[dict[str, Any]]) -> Rows:
-    return {
-        name: pa.Table.from_pylist(given.get(name, []), schema=schema) for name, schema in SCHEMAS.items()
-    }
+    recorder = Recorder()
+    for name, rows in given.items():
+        for row in rows:
+            recorder.emit(name, **row)
+    return recorder.drain()
 
 
 def _pairs(experiment: Prepared) -> list[dict[str, Any]]:

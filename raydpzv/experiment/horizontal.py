@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raydpzv.arrow_columns import array
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
@@ -118,7 +119,7 @@ class PreparedHorizontal:
         parts, plan, setting = self.user_parts, self.spec.descriptor.users(self.spec.method), self.setting
         if parts is None or plan is None:
             return {}
-        tried = rows["attempt"].column("silos").to_numpy()
+        tried = array(rows["attempt"].column("silos"))
         found: dict[str, Any] = {
             "aggregation": plan.aggregation,
             "weights": plan.weights,

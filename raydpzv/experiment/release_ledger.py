@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import array
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import DirectionSeeds, Key
@@ -236,7 +237,7 @@ def recorded(rows: pa.Table, ledger: Ledger | None) -> Recorded:
 
     rows: with the columns of `Recorded` at the least. Raises ReplayMismatch where rows and ledger differ.
     """
-    columns = [rows.column(name).to_numpy() for name in Recorded._fields]
+    columns = [array(rows.column(name)) for name in Recorded._fields]
     if ledger is None:
         return _once(*columns)
     kept = ledger.since(0)

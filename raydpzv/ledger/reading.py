@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import array
 from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, Slice, bounds, frozen, links
 from raydpzv.ledger.files import damaged
 from raydpzv.ledger.segment import BLANK, CLOSE, OPEN, SEALED, U8, Segment
@@ -138,7 +139,7 @@ def _closed(data: bytes, place: int) -> bool:
 
 
 def _columns(table: pa.Table) -> dict[str, Array]:
-    return {name: table[name].combine_chunks().to_numpy() for name in table.column_names if name != "check"}
+    return {name: array(table[name]) for name in table.column_names if name != "check"}
 
 
 def _chained(

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from raydpzv.errors import SpecError
+from raydpzv.privacy.brent import brentq
 from raydpzv.privacy.calibration import largest_count
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.integers import IntegerReleasePlan
@@ -69,7 +70,6 @@ def _with_least_noise(plan: IntegerReleasePlan, epsilon: float) -> IntegerReleas
 
 def _least_sampled_noise(plan: IntegerReleasePlan, epsilon: float, unsampled: float) -> float:
     """Search log z between what is enough without sampling and what is too little with it, and end on the safe side."""
-    from scipy.optimize import brentq
 
     def excess(log_z: float) -> float:
         spent = plan.sampled_epsilon(math.exp(log_z), plan.releases)

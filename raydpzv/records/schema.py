@@ -231,3 +231,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     "leg": LEG,
     "model": MODEL,
 }
+
+EMPTY = {name: pa.Table.from_batches([], schema) for name, schema in SCHEMAS.items()}
+"""Tables without rows; `Schema.empty_table` would import pandas."""

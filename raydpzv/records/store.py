@@ -13,14 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raydpzv.arrow_columns import array, numbers, strings
 from raydpzv.errors import DataError
-from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.schema import EMPTY, SCHEMAS
 
 Rows = dict[str, pa.Table]
 _UNDIGESTED = (
@@ -125,7 +127,7 @@ def read_rows(
         raise DataError(
             f"{run / where / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
         )
-    empty = SCHEMAS[name].empty_table()
+    empty = EMPTY[name]
     tables = [_read(part, name, columns) for part in parts[:first]]
     return pa.concat_tables(tables or [empty.select(columns) if columns else empty])
 
@@ -222,9 +224,9 @@ def _canonical(column: pa.Array, kind: pa.DataType) -> memoryview:
     if pa.types.is_fixed_size_list(kind):
         return _canonical(column.flatten(), kind.value_type)
     if pa.types.is_string(kind):
-        whole = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
-        return memoryview(pc.binary_join(whole, _BETWEEN)[0].as_buffer())
-    values = column.to_numpy(zero_copy_only=False)
+        whole = pa.ListArray.from_arrays(numbers(np.array([0, len(column)], np.int32)), column)
+        return memoryview(pc.binary_join(whole, strings([_BETWEEN])[0])[0].as_buffer())
+    values: Any = array(column)
     if pa.types.is_floating(kind):
         values = values.astype("<f8", copy=False)
         if (missing := np.isnan(values)).any():

@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
+from raydpzv.arrow_columns import array
 from raydpzv.privacy import claim_words
 from raydpzv.records import lateness, metrics, traffic
 from raydpzv.records.lateness import leg_begins
@@ -473,9 +474,9 @@ def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def counts_of(pair: pa.Table) -> np.ndarray:
     """Return n_su, int64 [S, U], of a run's `pair` rows."""
-    users, silos = pair.column("user").to_numpy(), pair.column("silo").to_numpy()
+    users, silos = array(pair.column("user")), array(pair.column("silo"))
     counts_SU = np.zeros((silos.max() + 1, users.max() + 1), np.int64)
-    counts_SU[silos, users] = pair.column("records").to_numpy()
+    counts_SU[silos, users] = array(pair.column("records"))
     return counts_SU
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import array
 from raydpzv.compare.run_comparison import check_own, set_aside
 from raydpzv.config.paths import unlocated
 from raydpzv.config.scenario import AnyScenario
@@ -260,7 +261,7 @@ def _row(
         "delta": claim["delta"] if claim else math.nan,
         "adversary": claim["adversary"] if claim else "",
         "accountant": claim["accountant"] if claim else "",
-        "late": float(np.mean(rows["service"]["late"].to_numpy()))
+        "late": float(np.mean(array(rows["service"]["late"])))
         if rows and rows["service"].num_rows
         else math.nan,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
