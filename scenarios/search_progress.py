@@ -20,6 +20,7 @@ from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import SearchPlan, Trial
+from raydpzv.search.search_terms import SearchWatch
 from raydpzv.search.trial_results import (
     CUT,
     DIVERGED,
@@ -43,7 +44,7 @@ _STATES = {DONE: "over", CUT: "stopped early", STOPPED: "stands", DIVERGED: "div
 _NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, of Ray's"
 
 
-class SearchProgress:
+class SearchProgress(SearchWatch):
     """Shows progress while its block runs: the trials that are over, and those at work.
 
     A terminal shows a table under a bar: trials at work, then the best of those over. Elsewhere each trial that ends
