@@ -55,7 +55,6 @@ class ClientGroupActor(TaskPort):
         return self._prepared.held_out(self._device).scored(partial(self._following().evaluate, version))
 
     def state(self, version: int) -> np.ndarray:
-        """Return parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
         return self._following().state(version)
 
     def drift(self, version: int) -> tuple[float, float]:
@@ -97,7 +96,6 @@ class ClientGroupActor(TaskPort):
                 self._loop.run()
 
     def stop(self) -> None:
-        """Leave the loop at the next opportunity."""
         self._stopping.set()
         if self._loop:
             self._loop.stop()

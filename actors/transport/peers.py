@@ -97,7 +97,6 @@ class CallPeers:
         return task.result()
 
     def replace(self, actor: int, new: Any) -> None:
-        """Send to a new actor in place of a lost one."""
         self._actors[actor] = new
 
     def finish(self) -> None:
@@ -137,7 +136,6 @@ class SocketPeers:
         return task.result()
 
     def replace(self, actor: int, new: Any) -> None:
-        """Send to a new actor in place of a lost one."""
         self._actors[actor] = new
         if queue := self._queues.pop(actor, None):
             queue.close()

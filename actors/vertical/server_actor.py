@@ -16,8 +16,7 @@ from actors.server_actor import ServerActor
 from actors.transport.clients import ClientConversation
 from actors.transport.frames import load_upload
 from actors.transport.peers import CallPeers
-from actors.vertical.executor import RayExecutor
-from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
+from actors.vertical.executor import RayExecutor, RecoveringExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import Past
 from raydpzv.experiment.run_vertical import VerticalCore
 from raydpzv.experiment.vertical import PreparedVertical
@@ -145,7 +144,6 @@ class VerticalServerActor(ServerActor):
         return self._open(warm_up).wait(client, seconds)
 
     def finish(self, client: int, applied: float, warm_up: bool) -> None:
-        """Note when a client's last answer was applied."""
         self._open(warm_up).finish(client, applied)
 
     def evaluate(self, uploads: list[bytes]) -> None:
@@ -158,12 +156,10 @@ class VerticalServerActor(ServerActor):
         super().close()
 
     def past(self, client: int, before: Order | None) -> Past:
-        """Return what a client is rebuilt from, to what it was before an order."""
         assert self.core.ledger_server is not None
         return self.core.ledger_server.past(client, before)
 
     def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
-        """Record that the clients of a lost actor were rebuilt."""
         made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
         now = self.core.clock.now() if self.core.clock else self.core.status().time
         self.core.recorder.emit(

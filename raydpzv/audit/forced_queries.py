@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raydpzv.experiment.reexecute import serve_again
+from raydpzv.experiment.rebuild import serve_again
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.privacy.integer_release import IntegerNoise, IntegerRelease

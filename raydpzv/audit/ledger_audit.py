@@ -26,7 +26,7 @@ from raydpzv.audit.forced_queries import Queries, forced_queries
 from raydpzv.audit.lower_bounds import CONFIDENCE, SURE
 from raydpzv.audit.recorded import RecordedRun, recorded_releases
 from raydpzv.errors import InputError
-from raydpzv.experiment.reexecute import check_models
+from raydpzv.experiment.rebuild import check_models
 from raydpzv.keys import Key
 from raydpzv.privacy import claim_words
 from raydpzv.privacy.gdp import epsilon_of

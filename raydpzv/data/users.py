@@ -82,7 +82,6 @@ class UserParts:
         return sum(kept.nbytes for kept in (self.ids, self.starts, self.owners, self.offsets))
 
     def rows(self, client: int) -> np.ndarray:
-        """Return the silo's row numbers, ascending."""
         return np.sort(self.pairs(client).rows)
 
     def pairs(self, silo: int) -> Pairs:

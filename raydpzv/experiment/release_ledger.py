@@ -115,7 +115,6 @@ class LedgerServer:
 
     @property
     def uploads(self) -> Mapping[int, int]:
-        """Uploads served of each client."""
         return dict(self._uploads)
 
     def awaited(self) -> Iterator[int]:

@@ -21,7 +21,7 @@ from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
-from raydpzv.segments.continuation import RunSegment
+from raydpzv.segments.run_segments import RunSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard

@@ -26,7 +26,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
-from raydpzv.segments.pull_segment import PullSegment
+from raydpzv.segments.run_segments import PullSegment
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel

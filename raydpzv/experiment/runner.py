@@ -15,10 +15,11 @@ from raydpzv.errors import InputError, NotRecomputable, ReplayMismatch, SpecErro
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
 from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
+from raydpzv.experiment.resuming import restarted, resuming
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.registry import RESTARTERS, RESUMERS, RUNNERS
+from raydpzv.registry import RUNNERS
 from raydpzv.segments.started_segments import note_fall_back, note_segment
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import download
@@ -109,9 +110,6 @@ def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
 Continued = tuple[Prepared, RunWriter, str]
 """What resumes, the folder that it writes to, and the scenario's name."""
 
-Resumer = Callable[..., Continued]
-"""(folder, where its data are now, in_place) to what resumes; see `raydpzv.experiment.reexecute.resuming`."""
-
 
 def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
     """Return what continues, the folder it writes to (locked), and the scenario's name.
@@ -165,18 +163,7 @@ def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> C
             f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
             "version does not count; resume with the version that wrote it (environment.json), or start a new run"
         )
-    resumer: Resumer = RESUMERS[RunFolder.open(path, moved).spec().kind]
-    return resumer(path, moved, in_place=in_place)
-
-
-def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
-    """Return what resumes from the last checkpoint of the folder that a run writes; reads alone.
-
-    prepared: as the run was started or resumed with. Raises InputError if the run cannot resume, DataError if what it
-    has written is damaged.
-    """
-    found: Prepared = RESTARTERS[prepared.spec.kind](prepared, folder)
-    return found
+    return resuming(path, moved, in_place=in_place)
 
 
 def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
@@ -187,6 +174,7 @@ def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> 
     folder = writer.folder
     assert folder is not None
     prepared = restarted(prepared, folder)
+    folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
     place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
     again = prepared.spec.clock.kind == "virtual"

@@ -30,7 +30,6 @@ from raydpzv.privacy.calibration import (
     expected_participations,
     paper_epsilon,
     paper_mu,
-    planned_participations,
 )
 from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
@@ -85,17 +84,8 @@ class MeanReleasePlan(BatchReleasePlan):
 
     @property
     def participations(self) -> int:
-        """The most releases one record takes part in: counted, or bounded for every arrival order."""
-        if self.made is not None:
-            return self.made.counted
-        return planned_participations(
-            batches=self.batches,
-            releases=self.releases,
-            rows=self.rows,
-            batch=self.batch,
-            clients=self.clients,
-            perturbations=self.per_upload,
-        )
+        """The most releases one record takes part in."""
+        return self.most_participations(self.releases, self.batch, self.clients)
 
     @property
     def load(self) -> float:

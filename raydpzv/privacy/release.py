@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 
 from raydpzv.errors import RunError, SpecError, suggest
-from raydpzv.privacy.calibration import BATCHES
+from raydpzv.privacy.calibration import BATCHES, planned_participations
 from raydpzv.privacy.claim_words import PAPER, Verdict, judge
 from raydpzv.privacy.claims import UNCHARGED, Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
@@ -369,6 +369,22 @@ class BatchReleasePlan(ReleasePlan):
     @property
     def protected(self) -> int:
         return self.rows
+
+    def most_participations(self, releases: int, rows: int, clients: int) -> int:
+        """Return the most releases one record takes part in: counted, or bounded for every arrival order.
+
+        releases: as planned; rows: of a release; clients: whose passes may meet.
+        """
+        if self.made is not None:
+            return self.made.counted
+        return planned_participations(
+            batches=self.batches,
+            releases=releases,
+            rows=self.rows,
+            batch=rows,
+            clients=clients,
+            perturbations=self.per_upload,
+        )
 
     @property
     def basis(self) -> str:

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import InputError, SpecError
-from raydpzv.privacy.calibration import largest_count, planned_participations
+from raydpzv.privacy.calibration import largest_count
 from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.participations import Participations
@@ -121,20 +121,11 @@ class RowReleasePlan(BatchReleasePlan):
 
     @property
     def participations(self) -> int:
-        """The most releases of one record's rows: counted, or bounded for every arrival order."""
-        if self.made is not None:
-            return self.made.counted
+        """The most releases of one record's rows."""
         most = self._most_uploads * self.per_upload
-        if self.queries:
+        if self.queries and self.made is None:
             return most
-        return planned_participations(
-            batches=self.batches,
-            releases=most,
-            rows=self.rows,
-            batch=self.batch,
-            clients=1 if self.on == "embedding" else len(self.shares),
-            perturbations=self.per_upload,
-        )
+        return self.most_participations(most, self.batch, 1 if self.on == "embedding" else len(self.shares))
 
     @property
     def released(self) -> int:

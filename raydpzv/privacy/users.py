@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Mapping
@@ -23,7 +24,6 @@ import numpy as np
 from raydpzv.privacy.claims import COUNTS_KNOWN, Claim, figure
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.group_accountant import lemma_9_epsilon
-from raydpzv.privacy.open_sums import OpenSums
 from raydpzv.privacy.participations import Participations, Rows
 from raydpzv.privacy.release import (
     CLOSED_FORM,
@@ -34,6 +34,7 @@ from raydpzv.privacy.release import (
     ReleaseAccount,
     ReleaseEvent,
     ReleasePlan,
+    RoundAttempt,
     Spent,
     require_positive,
 )
@@ -424,3 +425,41 @@ def _rung(releases: int) -> int:
         return releases
     step = math.ceil(16 * math.log(releases / _EVERY))
     return max(releases, math.ceil(_EVERY * math.exp(step / 16)))
+
+
+class OpenSums:
+    """How many releases rounds come to: one for each attempt whose sum is open, or may yet be.
+
+    Attempts before a round's newest have been given up: they count once every upload of theirs has come. hidden: sums
+    are masked; else each silo's own is seen, and a second one of a silo in an attempt is a release more.
+    """
+
+    def __init__(self, *, hidden: bool) -> None:
+        self._hidden = hidden
+        self._releases = self._repeated = 0
+        self._begin(0)
+
+    def more(self, silo: int, attempt: RoundAttempt) -> bool:
+        """Tell whether an upload, if it is sent, makes for one release more."""
+        return copy.deepcopy(self).add(silo, attempt)
+
+    def add(self, silo: int, attempt: RoundAttempt) -> bool:
+        """Count an upload that is sent; tell whether it makes for one release more."""
+        if attempt.round != self._round:
+            self._begin(attempt.round)
+        came = self._came.setdefault(attempt.number, set())
+        if silo in came:
+            self._repeated += not self._hidden
+            came.clear()  # it has new keys, with which all begin the attempt anew
+        came.add(silo)
+        if len(came) == len(attempt.silos):
+            self._open.add(attempt.number)
+        before = self._releases
+        self._releases = max(before, len(self._open | {max(self._came)}) + self._repeated)
+        return self._releases > before
+
+    def _begin(self, round: int) -> None:
+        self._round = round
+        self._came: dict[int, set[int]] = {}
+        self._open: set[int] = set()
+        self._releases = self._repeated = 0

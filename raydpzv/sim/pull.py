@@ -86,7 +86,6 @@ class PullRun(VirtualRun):
         return super().moment() | {"drawn": self._drawn, "waiting": self._queue.waiting()}
 
     def _resume_moment(self, state: Mapping[str, Any]) -> None:
-        """Become what a run was at a moment."""
         super()._resume_moment(state)
         self._merged, self._queue = self._timing.arrivals.merged(), Queue(state["waiting"])
         events = [event for _, event in state["events"]]

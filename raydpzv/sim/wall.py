@@ -113,7 +113,6 @@ class LockedServerLoop:
             return self._answer(client)
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
-        """Serve one upload."""
         arrived = self._clock.now()
         with self._serving:
             pause(self._stopping, 0.0 if upload.is_query else self._service(self._server_loop.uploads))

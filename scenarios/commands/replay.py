@@ -9,7 +9,7 @@ import numpy as np
 
 from raydpzv.errors import InputError
 from raydpzv.experiment.rebuild import from_ledger
-from raydpzv.experiment.reexecute import replay as replay_run
+from raydpzv.experiment.rebuild import replay as replay_run
 from raydpzv.files import sha256, write_npz
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, unended

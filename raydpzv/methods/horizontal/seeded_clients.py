@@ -57,7 +57,6 @@ class LedgerFollower:
         self._replica, self._history, self._local = replica, history, local
 
     def evaluate(self, version: int, x: Any, y: Any) -> Metrics:
-        """Score the model at `version` on held-out rows."""
         self._replica.go_to(version, self._history)
         return self._local.evaluate(self._replica, x, y)
 

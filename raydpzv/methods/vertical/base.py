@@ -153,7 +153,6 @@ class SplitServer:
         return {"round": self._round, "top": self.top.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         self._round = state["round"]
         self.top.restore(state["top"])
 
@@ -165,7 +164,6 @@ class SplitServer:
         return sha256(self.parameters())
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters, float32 [d_0]."""
         return self.top.parameters()
 
 

@@ -16,8 +16,7 @@ from raydpzv.compare.run_comparison import STOPPED, run_planned
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.rebuild import rebuild_client
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import rebuild_client, replay
 from raydpzv.experiment.runner import run as raydpzv_run
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.gdp import epsilon_of, mu_of

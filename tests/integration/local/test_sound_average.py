@@ -9,8 +9,8 @@ import pytest
 
 import raydpzv
 from raydpzv.experiment.finalize import Run
-from raydpzv.experiment.rebuild import check_rebuilt, rebuild_client, rebuild_clients
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import check_rebuilt, rebuild_client, rebuild_clients, replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.ledger import Ledger

@@ -18,8 +18,8 @@ from actors.vertical.driver import _Driver
 from raydpzv.errors import Lost, RunError, Stalled
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import rebuild, rebuild_client, replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.runner import continued
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.checkpoint import CHECKPOINT
@@ -191,7 +191,7 @@ def test_a_run_whose_checkpoint_contradicts_its_ledger_resumes_before_it(tmp_pat
 
 def test_losses_beyond_the_limit_end_the_run(small, killing, tmp_path, monkeypatch):
     """Here orders are calls, and the server's machine is not that of the run folder, where the ledger is kept."""
-    monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
+    monkeypatch.setattr("actors.vertical.driver._here", lambda: "another machine")
     spec = small("resources.client_actors=1", "resources.restarts=1", "resources.lane=ray")
     with pytest.raises(RunError, match="an actor was lost"):
         run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run", runner="ray")

@@ -20,8 +20,7 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import rebuild, replay
 from raydpzv.experiment.runner import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder

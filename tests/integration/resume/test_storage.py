@@ -11,7 +11,7 @@ import scenarios
 from raydpzv.errors import InputError, NotRecomputable, RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import replay
 from raydpzv.experiment.runner import continued, continued_at, run_local, upload_rest
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder

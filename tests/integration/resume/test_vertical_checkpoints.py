@@ -10,7 +10,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, StoppedEarly
-from raydpzv.experiment.reexecute import resuming
+from raydpzv.experiment.resuming import resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records import write_ahead_log
 from raydpzv.records.checkpoint import Checkpoint

@@ -9,7 +9,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.records.store import read_rows
 from tests.helpers.small_horizontal import stop_after

@@ -18,7 +18,8 @@ from raydpzv.compare.run_comparison import run_planned
 from raydpzv.config.toml import as_toml
 from raydpzv.experiment import run_vertical
 from raydpzv.experiment.diagnostics import SILENT
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
