@@ -143,7 +143,7 @@ class JobServer:
                     silent_since = silent_since or time.monotonic()
                     if time.monotonic() - silent_since > _LOST:
                         raise RunError(
-                            f"lost the cluster at {self.address} ({_line(error)}); the job {job} may go on there"
+                            f"lost the cluster at {self.address} ({_line(error)}); the job {job} may continue there"
                         ) from None
                 time.sleep(_LOOK)
 

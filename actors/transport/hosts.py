@@ -29,7 +29,7 @@ class HostConnection:
         return task.orders[0] if task else None
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Hand in an upload; tell whether the run continues."""
+        """Hand in an upload; return whether the run continues."""
         awaited = f"the server to take the upload of client {upload.client}"
         return not frames.read_answer(self._connection.ask(frames.exchange(upload, how, 0.0), awaited)).over
 
@@ -49,7 +49,7 @@ class PullService(Protocol):
         ...
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Serve one upload; tell whether the run continues."""
+        """Serve one upload; return whether the run continues."""
         ...
 
 

@@ -102,7 +102,7 @@ class Queries:
     whole: bool = False
 
     def about(self, row: int) -> np.ndarray:
-        """Tell of each release whether this training row is in its batch, bool [n]."""
+        """Return for each release whether this training row is in its batch, bool [n]."""
         inside = {id(rows): bool(np.isin(row, rows)) for rows in self.batches}
         return np.array([inside[id(rows)] for rows in self.batches])
 

@@ -54,7 +54,7 @@ def planned_seconds(spec: AnyScenario) -> float:
 
 
 def stands_still(spec: VerticalScenario) -> bool:
-    """Tell whether simulated time never passes: enough clients to fill the barrier need none for a round trip."""
+    """Return whether simulated time never passes: enough clients to fill the barrier need none for a round trip."""
     if spec.arrivals.kind != "immediate" or spec.clock.kind == "wall":
         return False
     return round_trips(spec, 1, 1).count(0.0) >= spec.barrier

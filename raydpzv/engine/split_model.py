@@ -172,7 +172,7 @@ class Bottom(Protocol):
     def state(self) -> np.ndarray:
         """Return a copy of the parameters and of the V vectors that their training keeps: float32 [1 + V, d].
 
-        What `forward` remembers is no part of it: the same `forward` brings it back.
+        What `forward` remembers is no part of it: the same `forward` restores it.
         """
         ...
 

@@ -91,7 +91,7 @@ class Prepared(Protocol):
 
     @property
     def under_way(self) -> int:
-        """Releases that a segment may have made and lost, of which no record tells."""
+        """Releases that a segment may have made and lost, of which there is no record."""
         ...
 
     @property
@@ -101,7 +101,7 @@ class Prepared(Protocol):
 
     @property
     def awaits_checkpoints(self) -> bool:
-        """Whether each round waits until its checkpoint is written: no other record tells of its releases."""
+        """Whether each round waits until its checkpoint is written: no other record has its releases."""
         ...
 
     @property

@@ -57,7 +57,7 @@ class PrivacySetting:
     gradient: GradientRelease | None = None
 
     def noise(self) -> NoiseParts:
-        """Return what the parties that add noise are told."""
+        """Return what the parties that add noise get."""
         on = self.plan.on if self.plan and self.claims else ""
         return NoiseParts(
             *(self.key, on, self.clip, self.sigma, self.seeded),
@@ -353,7 +353,7 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
 
 
 def has_secret_coins(spec: HorizontalScenario) -> bool:
-    """Tell whether a run draws users or records by coins that add to their privacy."""
+    """Return whether a run draws users or records by coins that add to their privacy."""
     plan, privacy = spec.descriptor.users(spec.method), spec.privacy
     if plan is None or privacy is None or privacy.mode == "none" or privacy.noise != "system":
         return False

@@ -162,7 +162,7 @@ def _require_newest(folder: RunFolder) -> None:
         raise DataError(
             f"{folder.path}: has rows of round {seen}, but "
             + (f"its checkpoint is one after {made}" if made else "no checkpoint")
-            + ": what was released since is on no record, so the run cannot go on: bring the newest checkpoint back "
+            + ": what was released since is on no record, so the run cannot continue: restore the newest checkpoint "
             "from a copy, or start a new run"
         )
 
@@ -180,9 +180,9 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
         if ledger.version < made:
             raise DataError(
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
-                "end was lost, so the run cannot go on; start a new one with --out"
+                "end was lost, so the run cannot continue; start a new one with --out"
             )
-        ledger.load_snapshot(RESUMED, made)  # what it goes on from is checked before any row is dropped
+        ledger.load_snapshot(RESUMED, made)  # what it continues from is checked before any row is dropped
         return ledger.version
 
 
@@ -262,9 +262,7 @@ def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) ->
     """A client's steps follow one another: a gap is no ledger of a run."""
     step = ledger.since(0, updates).of(client).step
     if not np.array_equal(step, np.repeat(np.arange(len(step) // count), count)):
-        raise DataError(
-            f"the ledger lacks steps of client {client}: it is damaged; bring it back from a copy"
-        )
+        raise DataError(f"the ledger lacks steps of client {client}: it is damaged; restore it from a copy")
 
 
 def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool = False) -> bool | None:

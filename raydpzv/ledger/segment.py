@@ -7,7 +7,7 @@ An open segment has one record batch per update and, after the ledger's columns,
 value, the same for all entries of the update) and `check` (0 but at the update's last entry: there a constant and
 the CRC of the whole record). `check` closes a record: bytes at the end of the file without it are a torn record.
 A sealed segment has one compressed batch without `check`; the metadata also holds the chain's value at its end,
-and after the stream stands the sha256 of all bytes before.
+and after the stream is the sha256 of all bytes before.
 """
 
 from __future__ import annotations

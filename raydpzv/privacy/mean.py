@@ -123,7 +123,7 @@ class MeanReleasePlan(BatchReleasePlan):
         if self.sigma == 0:
             return "no noise is added to the releases"
         if self.noise == "seeded":
-            return "the noise comes from a seed, and whoever has the seed subtracts it"
+            return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
 
     def obstacle(self) -> str:

@@ -184,7 +184,7 @@ class ReleasePlan(ABC):
 
     @property
     def under_way(self) -> int:
-        """Releases that a killed process may have made of which no record tells; those of records repeat."""
+        """Releases that a killed process may have made of which there is no record; those of records repeat."""
         return 0
 
     @property
@@ -415,7 +415,7 @@ def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
         raise SpecError(f'privacy.mode: "proved" proves nothing here: {"; ".join(missing)}')
     if plan.noise != "system":
         raise SpecError(
-            f'privacy.noise: "{plan.noise}" noise proves nothing, since whoever has its source subtracts it; mode '
+            f'privacy.noise: "{plan.noise}" noise proves nothing, since anyone with its source subtracts it; mode '
             '"proved" wants "system"'
         )
     if not 0 < plan.delta < 1:

@@ -124,7 +124,7 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 
     def obstacle(self) -> str:
         if self.noise != "system":
-            return "the noise comes from a seed, and whoever has the seed subtracts it"
+            return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
 
     def own_caveats(self) -> tuple[str, ...]:
@@ -318,8 +318,8 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 class UserAccount(ReleaseAccount):
     """Counts rounds (or single silos' releases) and how often each user was drawn.
 
-    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: whoever sees
-    that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
+    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: anyone who
+    sees that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
     """
 
     def __init__(self, plan: UserReleasePlan) -> None:
@@ -386,7 +386,7 @@ class UserAccount(ReleaseAccount):
         return self._rounded_epsilon(adversary, self._releases, self.participations)
 
     def _opens(self, event: ReleaseEvent) -> bool:
-        """Tell whether this sum is a release more."""
+        """Return whether this sum is a release more."""
         if self._plan.asynchronous:
             return True
         if event.attempt is not None:

@@ -52,7 +52,7 @@ class CheckpointPolicy:
         self._costs: deque[float] = deque(maxlen=_LATEST)
 
     def due(self, updates: int) -> bool:
-        """Tell whether a checkpoint should be taken after so many updates."""
+        """Return whether a checkpoint should be taken after so many updates."""
         if self._updates is not None:
             return updates >= self._next_update
         if (clock := time.monotonic()) < self.look:

@@ -103,7 +103,7 @@ def _ends(kinds: set[bool]) -> str:
 
 
 def _time_passes(service: pa.Table) -> bool:
-    """Tell whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
+    """Return whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
     return service.num_rows > 0 and bool(service.column("served").to_numpy().max() > 0)
 
 
@@ -155,7 +155,7 @@ def _age_axis(ax: Axes, used: int) -> None:
 
 
 def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) -> bool:
-    """Draw the round trips in the window; tell whether some are too short for a bar and drawn as strokes."""
+    """Draw the round trips in the window; return whether some are too short for a bar and drawn as strokes."""
     end, strokes = _window(trips), False
     for t in trips:
         seen = t.woke < end

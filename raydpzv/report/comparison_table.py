@@ -122,7 +122,7 @@ class Compared(NamedTuple):
 
 _SPREAD = ("median", "min", "max")
 _SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
-"""Names of scores beside accuracy, of which ranges stand in the table."""
+"""Names of scores beside accuracy, of which the table has ranges."""
 
 
 def target_name(target: float) -> str:

@@ -35,7 +35,7 @@ class Decision:
 
 
 def is_search(folder: Path) -> bool:
-    """Tell whether a folder is a search's."""
+    """Return whether a folder is a search's."""
     return (folder / SEARCH).is_file()
 
 
@@ -49,7 +49,7 @@ def search_begun(folder: Path, plan: SearchPlan) -> Iterator[None]:
     with locked(folder, "search"):
         if is_search(folder) and not read_search(folder / SEARCH).same_as(plan):
             raise InputError(
-                f"{folder}: holds another search (other trials or settings); choose another --out, or go on with that "
+                f"{folder}: holds another search (other trials or settings); choose another --out, or continue that "
                 f"one: raydpzv resume {folder}"
             )
         keep_key(folder)

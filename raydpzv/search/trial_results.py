@@ -214,7 +214,7 @@ def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress
 
 
 def _pauses(plan: SearchPlan) -> Sequence[int | None]:
-    """Return after how many updates trials stand before their end."""
+    """Return after how many updates trials pause before their end."""
     return promotion.rungs(plan) if plan.promotes else legs(plan)
 
 

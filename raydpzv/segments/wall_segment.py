@@ -1,4 +1,4 @@
-"""The segments of a vertical run under the wall clock: bringing its roles to where one starts, and its checkpoints.
+"""The segments of a vertical run under the wall clock: restoring its roles where one starts, and its checkpoints.
 
 Of methods with a ledger the uploads of every update beyond the checkpoint are made and served once more, in the
 ledger's order and with the releases on record, so that the server has the bits that it had. Messages under way are
@@ -68,7 +68,7 @@ class WallSegment(RunSegment):
         return self._ledger_server is None
 
     def bring(self, host: Executor) -> None:
-        """Bring fresh roles to where the segment starts; host: where the clients' work is done until then."""
+        """Restore fresh roles to the start of the segment; host: where the clients' work is done until then."""
         first: Sequence[Order] = ()
         if self._checkpoint:
             self._server.restore(self._checkpoint.state["server"])

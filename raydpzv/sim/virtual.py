@@ -262,7 +262,7 @@ class VirtualRun:
         handle = event.handle if order.start_immediately else self._host.submit(order)
         if asked := self._clients.asking.pop(
             client, None
-        ):  # this answers the request: the activation goes on
+        ):  # this answers the request: the activation continues
             self._work(order, handle, now, *asked)
             return
         start_immediately = order.start_immediately or self._timing.arrivals.closed_loop

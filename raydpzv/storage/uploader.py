@@ -193,7 +193,7 @@ class FolderUploader:
                     if time.monotonic() - start + wait > self._times.retrying:
                         failure = RunError(
                             f"{self.uri}: cannot be written ({reason(error)}); the run's folder on this machine has "
-                            "all of it: see to the storage, and go on with: raydpzv resume FOLDER"
+                            "all of it: see to the storage, and continue with: raydpzv resume FOLDER"
                         )
                         self._fail(failure)
                         raise failure from error

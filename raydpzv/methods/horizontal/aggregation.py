@@ -68,7 +68,7 @@ class SumsOverUsers(Absences, ReleasedOnGrid):
     """Settings of methods whose silos send sums over users."""
 
     weights: Literal["uniform", "records"] = "records"
-    """Weight of a user in a silo: 1/S, or its share of the user's records, which whoever weighs must know."""
+    """Weight of a user in a silo: 1/S, or its share of the user's records, which anyone who weighs must know."""
     count_cap: Count | None = None
     """Records of a user in a silo that count for its weight, at most; left out: all."""
     sampling: Annotated[float, Bounds(gt=0, le=1)] = 1.0
@@ -381,7 +381,7 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
 
 
 def sample_of(order: Order) -> SampledWeights | None:
-    """Return the encrypted weights of the round's sample, if an order brings them."""
+    """Return the encrypted weights of the round's sample, if an order has them."""
     body = order.body
     return (
         SampledWeights(body.weights, body.coins) if isinstance(body, SampledModel | SampledCatchUp) else None

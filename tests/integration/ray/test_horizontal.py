@@ -66,7 +66,7 @@ def test_models_that_only_a_lost_host_had_let_the_run_go_back(mortal, tmp_path):
     for field in ("model_digest", "drift"):
         assert found.summary[field] == whole[field]
     (fault,) = found.summary["faults"]
-    assert "all actors are made again (1 of 3), and the run goes on from its" in fault["message"]
+    assert "all actors are made again (1 of 3), and the run continues from its" in fault["message"]
 
 
 def test_without_its_ledger_actor_a_run_goes_back_and_on(mortal, tmp_path):
@@ -77,7 +77,7 @@ def test_without_its_ledger_actor_a_run_goes_back_and_on(mortal, tmp_path):
     assert found.summary["ledger"]["digest"] == whole["ledger"]["digest"]
     (fault,) = found.summary["faults"]
     assert fault["party"] == "ledger"  # whoever noticed it first: the server, a host or the driver
-    assert "all actors are made again (1 of 3), and the run goes on from its" in fault["message"]
+    assert "all actors are made again (1 of 3), and the run continues from its" in fault["message"]
 
 
 def check_failed(path):

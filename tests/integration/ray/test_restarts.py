@@ -96,7 +96,7 @@ def test_a_callback_gets_every_row_once_though_the_server_is_lost(struck, tmp_pa
     check_same(found, scenarios.run(spec))
     (fault,) = watch.faults
     assert fault.party == "server"
-    assert "goes on from its checkpoint after update" in fault.message
+    assert "continues from its checkpoint after update" in fault.message
     assert evaluated == [0, 60, 120, 180, 240]
     assert [update for update, part in watch.evaluations if part == "test"] == evaluated
     for name, table in found.tables.items():
