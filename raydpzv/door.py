@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,9 +151,13 @@ def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[st
     if "cohort" in own and "cohort" not in settings:
         tree["method"]["cohort"] = min(own["cohort"].default, tree["split"]["clients"])
     for key, value in settings.items():
-        path = (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
-        _set(tree, path, value, [*own, *_TABLES])
+        _set(tree, setting_path(key, own), value, [*own, *_TABLES])
     return parse(tree, "the call")
+
+
+def setting_path(key: str, own: Collection[str]) -> str:
+    """Return the dotted name of a keyword's setting; own: the settings of the method."""
+    return (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
 
 
 def _set(tree: dict[str, Any], path: str, value: Any, known: Sequence[str]) -> None:

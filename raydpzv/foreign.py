@@ -67,11 +67,11 @@ def _imported(module: str, setting: str, name: str) -> Any:
         ) from error
 
 
-def handle(found: Any, name: str = "") -> str:
+def handle(found: Any, name: str = "", digest: str = "") -> str:
     """Return the text by which a scenario names an object: its import path, else a handle of this process.
 
-    A handle ends with a digest of the object's source and of the values that it refers to, or of its pickled bytes.
-    Equal objects have the same handle.
+    A handle ends with a digest: the given one, or that of the object's source and of the values that it refers to, or
+    of its pickled bytes. Equal objects have the same handle.
     """
     module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if module not in (None, "__main__", "builtins") and path and "<" not in path:
@@ -79,7 +79,7 @@ def handle(found: Any, name: str = "") -> str:
         if is_foreign(text) and _reaches(text, found):
             return text
     word = re.sub(r"\W+", "", name or path or type(found).__name__) or "object"
-    text = f"{HERE}:{word}-{_digest(found)[:8]}"
+    text = f"{HERE}:{word}-{(digest or _digest(found))[:8]}"
     _OBJECTS[text] = found
     return text
 

@@ -273,6 +273,20 @@ RUNNERS = Registry(
 )
 """(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
 
+RUN_POOLS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.compare.run_comparison:in_this_process", "ray": "actors.run_pool:on_ray"},
+)
+"""(`PoolOptions`, scenarios) to a function that makes many runs, with the arguments of `one_by_one`."""
+
+TRIAL_POOLS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.search.run_search:in_this_process", "ray": "actors.tune_search:on_tune"},
+)
+"""(`PoolOptions`, plan, trials) to a block in which a `raydpzv.search.run_search.Make` runs trials."""
+
 LOGS = Registry(
     "log",
     "--log",

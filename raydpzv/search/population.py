@@ -36,7 +36,7 @@ from raydpzv.records.fork import fork, fork_size
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
-from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
+from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial, check_evaluated
 from raydpzv.search.space import Dimension, literal, rounded
 from raydpzv.search.trial_ranking import figure, has_reached, metric_at, ranked, without_checkpoint
 
@@ -102,6 +102,7 @@ def population_of(
         )
     found = max(1, budget // LEGS // every) * every if interval is None else interval
     if found % every or not every <= found < budget:
+        check_evaluated(every, budget, default=interval is None)
         raise SpecError(
             f"--interval: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: "
             "trials are held against one another at evaluations"

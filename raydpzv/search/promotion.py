@@ -17,7 +17,7 @@ from raydpzv.errors import DataError, SpecError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.bracket import FACTOR, SHARE, Bracket, TrialLeg
 from raydpzv.search.search_folder import Decision, add_decisions, decisions, run_path
-from raydpzv.search.search_plan import SearchPlan, Trial
+from raydpzv.search.search_plan import SearchPlan, Trial, check_evaluated
 from raydpzv.search.trial_ranking import figure, is_paused_at, metric_at, without_checkpoint
 
 FIRST = 8
@@ -61,6 +61,7 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
     every = math.lcm(*(trial.spec.evaluate.every for trial in started))
     found = max(1, round(budget / FIRST / every)) * every if grace is None else grace
     if found % every or not every <= found < budget:
+        check_evaluated(every, budget, default=grace is None)
         raise SpecError(
             f"--grace: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: "
             "trials are held against one another at evaluations; set another, or lower evaluate.every"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raydpzv.engine.objective import Objective
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import ReleasedOnGrid
 from raydpzv.methods.horizontal.dropout import attempt_of
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
@@ -25,7 +25,7 @@ from raydpzv.methods.horizontal.user_sums import (
     users_of,
 )
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.privacy.user_release import user_integers
+from raydpzv.privacy.user_release import UserPlan, user_integers
 from raydpzv.settings.bounds import Positive
 
 

@@ -1,4 +1,4 @@
-"""Tests that share a Ray leave it as they found it."""
+"""Tests that share a Ray send it what they define by value, and leave it as they found it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.helpers import struck, struck_hosts
 
 _BACK_WITHIN = 30.0
 """Seconds in which the resources of ended actors must be free again."""
@@ -48,3 +50,13 @@ def _resources_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
     request.getfixturevalue("ray_session")()
     print(f"after {request.node.name} Ray lacked {lost}; there is another Ray now")
     assert left == []
+
+
+@pytest.fixture(autouse=True)
+def _by_value(request: pytest.FixtureRequest) -> None:
+    """Send by value what workers cannot import."""
+    if "ray_session" in request.fixturenames:
+        import ray
+
+        for module in (request.module, struck, struck_hosts):
+            ray.cloudpickle.register_pickle_by_value(module)

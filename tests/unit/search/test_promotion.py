@@ -74,6 +74,12 @@ def test_a_first_rung_between_evaluations_or_behind_the_end_is_refused(grace):
         first_rung(trials(), grace)
 
 
+def test_a_moment_that_nobody_asked_for_is_not_blamed():
+    for grace, blamed in ((None, "evaluate.every: wanted fewer updates"), (5, "--grace: wanted")):
+        with pytest.raises(SpecError, match=blamed):
+            first_rung(trials("evaluate.every=100"), grace)
+
+
 def test_the_first_rung_is_an_evaluation_of_all_trials():
     points = [(f"evaluate.every={n}",) for n in (2, 3, 2, 3)]
     assert first_rung(trials(points=points), None) == 12
