@@ -235,7 +235,7 @@ class Driver:
             self._loops[self._run_loop(worker, rejoins=rejoins)] = worker
 
     def _stop_loops(self, timeout: float) -> None:
-        """Tell all actors that the run is over; of one that is lost, the end of its loop will tell."""
+        """End all actors' run; a lost one shows when its loop ends."""
         for call in [actor.stop.remote() for actor in self._workers()]:
             try:
                 get(call, timeout, f"the {self._called} to stop")

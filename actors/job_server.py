@@ -121,7 +121,7 @@ class JobServer:
                 ) from None
 
     def stop(self, job: str) -> None:
-        """Ask a job to end; it is told first, and killed if it does not."""
+        """Ask a job to end, and kill it if it does not."""
         with self._named():
             self._client.stop_job(job)
 

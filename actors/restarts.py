@@ -108,7 +108,7 @@ class Restarts:
         return experiment
 
     def evaluated(self, status: Status, metrics: Metrics) -> None:
-        """Tell whom it concerns of an evaluation; not of one that is made again."""
+        """Report an evaluation; not of one that is made again."""
         self._heard = max(self._heard, status.updates)
         if status.updates > self._told:
             self._evaluated(status, metrics)

@@ -85,7 +85,7 @@ def handle(found: Any, name: str = "", digest: str = "") -> str:
 
 
 def numbered(found: Any, name: str) -> str:
-    """Return a handle that tells nothing of an object's content: with a digest of private rows, guesses can be tried.
+    """Return a handle that reveals nothing of an object's content: with a digest of private rows, guesses can be tried.
 
     It ends with a number, 1 for the first content that this process was handed: a script counts alike each time.
     """

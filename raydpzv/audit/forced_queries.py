@@ -27,7 +27,7 @@ from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import NoPrivacyFilter
 
 Note = Callable[[Address, float, float], None]
-"""Told of an address, the query there and the deviation of its noise."""
+"""Called with an address, the query there and the deviation of its noise."""
 
 
 class _Noted:

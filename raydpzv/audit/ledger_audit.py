@@ -157,7 +157,7 @@ def noise_seen(queries: Queries, released: np.ndarray) -> NoiseSeen:
 def normal_residuals(queries: Queries, released: np.ndarray) -> np.ndarray:
     """Return what was added to the queries before the releases [n] were rounded, over σ: standard normal, float64 [n].
 
-    A release tells but the interval (a, b) in which its noise lay. With V uniform from a fixed key, Φ(a/σ) +
+    A release reveals only the interval (a, b) in which its noise lay. With V uniform from a fixed key, Φ(a/σ) +
     V (Φ(b/σ) - Φ(a/σ)) is uniform if the noise is N(0, σ²), whatever is rounded and however coarsely (randomised
     probability integral transform; Brockwell 2007), and its Φ⁻¹ is returned.
     """

@@ -61,7 +61,7 @@ def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
 
 
 def keep_key(folder: Path) -> None:
-    """Write the operator's file of a comparison or search; its key tells whether the runs are on the same data.
+    """Write the operator's file of a comparison or search; its key shows whether the runs are on the same data.
 
     A lost key is copied from a run. Raises DataError if the runs lost it too.
     """

@@ -74,7 +74,7 @@ def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
 
 
 def is_horizontal(method: str) -> bool:
-    """Tell a method's kind: by its room, which imports nothing, or by its descriptor if it lives elsewhere."""
+    """Return a method's kind: by its room, which imports nothing, or by its descriptor if it lives elsewhere."""
     for kind in ("vertical", "horizontal"):
         if METHODS.module_of(method).startswith(f"raydpzv.methods.{kind}."):
             return kind == "horizontal"

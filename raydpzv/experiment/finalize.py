@@ -139,7 +139,7 @@ class RunOptions:
 def run_folder(
     options: RunOptions, experiment: Prepared, *, runner: str, device: str
 ) -> Iterator[RunWriter | None]:
-    """Give the run folder to write to, new or continued, locked while the block runs; tell callbacks of both ends."""
+    """Give the run folder to write to, new or continued, locked while the block runs; notify callbacks of both ends."""
     out, scenario = options.out, options.scenario or experiment.spec.name
     folder = out if isinstance(out, RunWriter) else None
     if out is not None and not isinstance(out, RunWriter):

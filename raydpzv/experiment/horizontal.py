@@ -236,7 +236,7 @@ class PreparedHorizontal:
 
     @property
     def releases_again(self) -> bool:
-        # other methods compute those updates again, and the ledger tells if they come out otherwise
+        # other methods compute those updates again, and the ledger shows whether they differ
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     @property

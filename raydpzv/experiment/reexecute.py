@@ -254,7 +254,7 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
     """Raise InputError if the scenario or the data are not those with which the run began.
 
-    Raises DataError where the data cannot be told, since the operator's file is away.
+    Raises DataError where the data cannot be identified, since the operator's file is away.
     """
     now = experiment.fingerprint(read_key(folder.path))
     _check_scenario(folder, now["scenario_sha256"])

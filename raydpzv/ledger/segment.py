@@ -1,6 +1,6 @@
 """Segments: the bytes of a part of the log (read and checked in `reading`).
 
-A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata tells its number, the version
+A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata has its number, the version
 before it and the chain's value there.
 
 An open segment has one record batch per update and, after the ledger's columns, `chain` (64 bits of the chain's

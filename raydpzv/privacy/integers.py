@@ -343,7 +343,7 @@ class IntegerAccount(ReleaseAccount):
         self._gathered = dict(state["held"])
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before an upload is served whether its release would take ε above the limit.
+        """Return, before an upload is served, whether its release would take ε above the limit.
 
         With it go the uploads of its release that were served before: others may have released their rows since. An
         upload that exceeds nothing waits for its release.

@@ -328,7 +328,7 @@ class MeanAccount(ReleaseAccount):
         return paper_mu(self._releases + more, sigma=self._sigma, clip=plan.clip, rows=plan.rows)
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a batch is released whether it would take ε above the limit for this adversary.
+        """Return, before a batch is released, whether it would take ε above the limit for this adversary.
 
         External with hidden state is always exceeded: the final model holds state that was never noised. Where coins
         hide nobody it is the clients' ε.

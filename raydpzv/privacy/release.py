@@ -109,7 +109,7 @@ class RoundAttempt(Protocol):
 class ReleaseEvent(NamedTuple):
     """Releases made to or by a client on one batch.
 
-    ids: rows of the batch, or users that were drawn; none where nothing tells. attempt: at a round, of silos' sums.
+    ids: rows of the batch, or users that were drawn; none if unknown. attempt: at a round, of silos' sums.
     """
 
     client: int
@@ -127,7 +127,7 @@ class ReleaseAccount(ABC):
 
     @abstractmethod
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a release whether it would take ε above the limit; always, where nothing bounds that ε."""
+        """Return, before a release, whether it would take ε above the limit; always, where nothing bounds that ε."""
 
     @abstractmethod
     def spent(self) -> Spent:

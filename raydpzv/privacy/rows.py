@@ -369,7 +369,7 @@ class RowAccount(ReleaseAccount):
         return self._plan.claimed_mu(self._spent.counted, self._spent.uploads) if self._private else math.inf
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before rows are released whether ε would pass the limit; always, for one the noise is not meant for."""
+        """Return, before rows are released, whether ε would pass the limit; always, if no noise protects it."""
         plan, group = self._plan, self._group(event)
         n = max(self._spent.counted, self._records[group].after(event.ids, event.releases))
         if adversary == "paper" and self._private:

@@ -220,12 +220,14 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         )
 
     def _of_counts(self) -> str:
-        """What a user's records elsewhere do to a silo's own part, and what the silo is told of them."""
+        """What a user's records elsewhere do to a silo's own part, and what the silo knows of them."""
         own = "its weight of the user grows" if self.kind == "sum" else "more of its own records are used"
         told = ""
         if self.counts_shared:
             what = "its weights" if self.kind == "sum" else "which of its records are used"
-            told = f" The silo is told {what}: how many records a user has elsewhere is not protected against it."
+            told = (
+                f" The silo knows {what}: how many records a user has elsewhere is not protected against it."
+            )
         return (
             f" Where the others' records of a user are missing, {own}: adding or removing them moves a release as far "
             f"as replacing them.{told}"
@@ -353,7 +355,7 @@ class UserAccount(ReleaseAccount):
         self._sent[:] = self._releases
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a silo's sum is sent whether it would take ε above the limit."""
+        """Return, before a silo's sum is sent, whether it would take ε above the limit."""
         if not self._opens(event):
             return False
         drawn = self._drawn.after(self._users(event), 1) if self._drawn else self._releases + 1

@@ -92,7 +92,7 @@ class RunFolder:
 
     @cached_property
     def identity(self) -> str:
-        """The digest of the run's data, whose key each run has of its own: it tells this run from all others."""
+        """The digest of the run's data, whose key each run has of its own: it identifies the run."""
         if not (self.path / ENVIRONMENT).is_file():
             return ""
         return str(self.environment().get(DATA_DIGEST, ""))

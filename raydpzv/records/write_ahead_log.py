@@ -220,7 +220,7 @@ class FolderRows:
         if keep:  # what reads them looks at each piece of a column
             whole = {name: table.combine_chunks() for name, table in whole.items()}
         self.log.clear()
-        kept, self._kept = self._kept, []  # where it fails, parts tell what there is
+        kept, self._kept = self._kept, []  # where it fails, parts show what there is
         if not kept:
             self._unkept = dict(self.extents)
         before = dict(self.extents)

@@ -201,7 +201,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     adversary and accountant, which its legend repeats.
     """
     of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
-    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone tell nothing of users
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
     series = [
         (i, r, metrics.epsilon_series(r.rows["release"]))
         for i, r in enumerate(runs)

@@ -26,7 +26,7 @@ _DECISIONS = "decisions.jsonl"
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheduler was told of a trial after so many updates (None: no result), and whether it stopped it there."""
+    """What a scheduler got of a trial after so many updates (None: no result), and whether it stopped it there."""
 
     trial: int
     updates: int
@@ -97,7 +97,7 @@ def cut_short(folder: Path) -> dict[int, int]:
 
 
 def decisions(folder: Path) -> list[Decision]:
-    """Return what the scheduler was told so far, in order. Raises DataError if the file is damaged.
+    """Return what the scheduler got so far, in order. Raises DataError if the file is damaged.
 
     A last line that was cut off when the writer was killed was never acted upon, and is left out.
     """

@@ -355,7 +355,7 @@ def _spent(
             made[f"trial {trial.number}"] = whole
             possible += 1
         for leg in range(set_aside(path)[1]):
-            name = f"trial {trial.number}, begun before ({leg + 1})"
+            name = f"trial {trial.number}, started before ({leg + 1})"
             made[name] = planned[name] = whole
             possible += 1
     if plan.drawing:  # those that are still to be chosen: like the others, wherever a number is justified

@@ -66,7 +66,7 @@ def relayed(keys: Sequence[Body]) -> AgreementKeys:
 
 
 class AgreeingSilo(Secret):
-    """The silo's half of the key agreement. silo: its number; run: what tells this run's keys from another's.
+    """The silo's half of the key agreement. silo: its number; run: identifies this run.
 
     A subclass says what it answers to which message (`_set_up`), and has masks in the end.
     """

@@ -239,7 +239,7 @@ class SavedClient(NamedTuple):
 
 
 class EvaluationSchedule:
-    """Tells when an evaluation is due: every so many updates, one for all that were missed."""
+    """Decides when an evaluation is due: every so many updates, one for all that were missed."""
 
     def __init__(self, every: int, evaluated: int = 0) -> None:
         self._every, self._count = every, evaluated // every

@@ -29,7 +29,7 @@ class StorageTimes:
 
 
 class _Threads:
-    """Loops beside a run, until they are joined; fail: told why one of them ended before."""
+    """Loops beside a run, until they are joined; fail: called with why one of them ended before."""
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self._fail, self._ending = fail, threading.Event()

@@ -97,7 +97,7 @@ class Aggregation:
     """The server's side: the sum of a round's bodies, in units of the grid; what is agreed on before the first round,
     if anything is; and the encrypted weights of a round's sample, where silos must not see who is in it.
 
-    absences: whether silos may stay away, so that they are told who takes part; least: A, at the least.
+    absences: whether silos may stay away, so that orders name who takes part; least: A, at the least.
     """
 
     total: Callable[[Sequence[Body]], npt.NDArray[np.int64] | npt.NDArray[np.float64]]

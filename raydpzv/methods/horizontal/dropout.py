@@ -115,7 +115,7 @@ def of_absences(config: Absences, silos: int, aggregation: str) -> Iterator[str]
     if aggregation == "plain" and config.dropout > 0:
         yield (
             f'method.dropout: wanted 0 with method.aggregation = "plain", got {config.dropout:g} (sums in the open '
-            'have been seen when a silo fails; "masked" ones tell nothing until all are there)'
+            'have been seen when a silo fails; "masked" ones reveal nothing until all are there)'
         )
     if aggregation != "plain" and config.absences and config.least_silos < 2:
         yield (
