@@ -8,7 +8,7 @@ A network is flat parameters float32 [d] and `sizes` int64, the widths of its la
 [out, in], then biases, layer by layer, with ReLU between. One width alone is the sum of the clients' embeddings of that
 width, plus a bias.
 
-numba caches compiled code by this file alone: whoever changes `raydpzv/zo/numba_kernel.py` must touch this file too.
+numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py`, touch this file too.
 Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int and float, and these tuples:
 
 | tuple      | holds                                                                                          |
@@ -766,7 +766,7 @@ def points_along(flat, seeds, law, amount, points):  # type: ignore[no-untyped-d
 def losses_at(points, source, batch, ends, net, out):  # type: ignore[no-untyped-def]
     """Mean loss at every point [P, d] on each client's rows, to out float64 [M, P]; ends [M]: where its rows end.
 
-    Rows are computed in blocks, whoever they belong to: a row's loss does not depend on the others.
+    Rows are computed in blocks, of any clients: a row's loss does not depend on the others.
     """
     (labels, ids), (_, sizes, inputs, widest) = batch, net
     losses = np.empty((points.shape[0], ids.shape[0]), np.float64)

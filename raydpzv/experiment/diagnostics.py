@@ -214,7 +214,7 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
 
 
 def _survives(rows: Rows) -> bool:
-    """Tell whether held-out rows are survival times, which have a concordance and no accuracy."""
+    """Return whether held-out rows are survival times, which have a concordance and no accuracy."""
     return "concordance" in rows and rows["concordance"].num_rows > 0
 
 
@@ -232,12 +232,12 @@ def _failure_of_times(evaluations: Sequence[dict[str, Any]], rows: Rows) -> tupl
 
 
 def blown_up(first: float, last: float) -> bool:
-    """Tell whether a test loss is above three times the first one (or 1, if that was less)."""
+    """Return whether a test loss is above three times the first one (or 1, if that was less)."""
     return last > 3 * max(first, 1.0)
 
 
 def collapsed(top_share: float, largest_class_share: float) -> bool:
-    """Tell whether a model all but predicts one class, which the data do not explain. Shares of the held-out rows.
+    """Return whether a model all but predicts one class, which the data do not explain. Shares of the held-out rows.
 
     NaN, which stands for what is not known, is no collapse.
     """
@@ -246,10 +246,10 @@ def collapsed(top_share: float, largest_class_share: float) -> bool:
 
 
 def fallen(best: float, accuracy: float) -> bool:
-    """Tell whether a final accuracy is far below the best of the same run; NaN is not."""
+    """Return whether a final accuracy is far below the best of the same run; NaN is not."""
     return best - accuracy >= FALLEN * best > 0
 
 
 def not_above(accuracy: float, control: float) -> bool:
-    """Tell whether a run has not passed its control, whose clients are never trained; NaN on either side is not."""
+    """Return whether a run has not passed its control, whose clients are never trained; NaN on either side is not."""
     return accuracy <= control

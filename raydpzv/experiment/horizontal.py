@@ -176,7 +176,7 @@ class PreparedHorizontal(Prepared):
 
     @property
     def measured(self) -> bool:
-        """Whether CPU time goes on record, phase by phase: of rounds of a protocol between silos."""
+        """Whether CPU time is recorded, phase by phase: of rounds of a protocol between silos."""
         return self.user_parts is not None and not self.asynchronous
 
     @property
@@ -187,7 +187,7 @@ class PreparedHorizontal(Prepared):
     def for_server(self) -> PreparedHorizontal:
         """Return what the server's process gets: of a method that protects users, nothing that is in the silos.
 
-        In place of their rows and of who has how many stands one row of the held-out ones for each silo, with which
+        In place of their rows and of who has how many is one row of the held-out ones for each silo, with which
         first calls compile.
         """
         if self.user_parts is None or not isinstance(self.split, Split):
@@ -223,7 +223,7 @@ class PreparedHorizontal(Prepared):
 
     @property
     def releases_again(self) -> bool:
-        # other methods compute those updates again, and the ledger tells if they come out otherwise
+        # other methods compute those updates again, and the ledger shows whether they differ
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     @property
@@ -346,7 +346,7 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
 
 def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
-    """Return the same with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the same with the engine that runs it, which is recorded: another version may choose otherwise."""
     model = found.spec.model
     engine = choose(
         *(model.engine, {f'model.kind = "{model.kind}"': found.plan.dense()}, WHOLE_MODELS),

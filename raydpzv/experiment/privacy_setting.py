@@ -56,7 +56,7 @@ class PrivacySetting:
     gradient: GradientRelease | None = None
 
     def noise(self) -> NoiseParts:
-        """Return what the parties that add noise are told."""
+        """Return what the parties that add noise get."""
         on = self.plan.on if self.plan and self.claims else ""
         return NoiseParts(
             *(self.key, on, self.clip, self.sigma, self.seeded),
@@ -165,7 +165,7 @@ def _exposed(spec: VerticalScenario) -> str:
     if limits:
         return f"when the run ends may depend on its batches ({limits})"
     timed = sizes_in_order(spec)
-    return f"the order of the ledger's updates tells how large batches are ({timed})" if timed else ""
+    return f"the order of the ledger's updates reveals how large batches are ({timed})" if timed else ""
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePlan:

@@ -133,7 +133,7 @@ def _series(data: bytes, place: int) -> _Series | None:
 
 
 def _closed(data: bytes, place: int) -> bool:
-    """Tell whether a record's end lies at or after `place`: the record there is then damaged, not torn."""
+    """Return whether a record's end lies at or after `place`: the record there is then damaged, not torn."""
     words = np.frombuffer(data, U8, (len(data) - place) // 8, place)
     return bool((words >> np.uint64(32) == CLOSE).any())
 

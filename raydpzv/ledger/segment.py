@@ -1,13 +1,13 @@
 """Segments: the bytes of a part of the log (read and checked in `reading`).
 
-A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata tells its number, the version
+A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata has its number, the version
 before it and the chain's value there.
 
 An open segment has one record batch per update and, after the ledger's columns, `chain` (64 bits of the chain's
 value, the same for all entries of the update) and `check` (0 but at the update's last entry: there a constant and
 the CRC of the whole record). `check` closes a record: bytes at the end of the file without it are a torn record.
 A sealed segment has one compressed batch without `check`; the metadata also holds the chain's value at its end,
-and after the stream stands the sha256 of all bytes before.
+and after the stream is the sha256 of all bytes before.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def vector_length(numbers: pa.Table, clients: int) -> tuple[IntArray, FloatArray
 def peak_accuracy(evaluation: pa.Table) -> float:
     """Return the highest test accuracy of any evaluation; NaN if there is none.
 
-    It is chosen on the test rows: a bound that tells a fall, never a result.
+    It is chosen on the test rows: a bound that shows a fall, never a result.
     """
     values = _column(_of_part(evaluation, "test"), "accuracy")
     return float(np.nanmax(values)) if np.isfinite(values).any() else math.nan

@@ -146,7 +146,7 @@ def _check(folder: Path, name: str, wanted: Extent) -> None:
     for part in parts:
         if not part.is_file():
             raise DataError(
-                f"{part}: is missing, the checkpoint counts {wanted.parts} parts; the run cannot go on, start a new one"
+                f"{part}: is missing, the checkpoint has {wanted.parts} parts; the run cannot continue, start a new one"
             )
         found = found.with_part(0, part.read_bytes())
     if found.digest == wanted.digest:
@@ -155,10 +155,10 @@ def _check(folder: Path, name: str, wanted: Extent) -> None:
     differ = (
         f"has {rows} rows where the checkpoint counts {wanted.rows}"
         if rows != wanted.rows
-        else "its parts are not those that the checkpoint stands for (their sha256 differs)"
+        else "its parts are not those of the checkpoint (their sha256 differs)"
     )
     raise DataError(
-        f"{folder}: {differ}; the run's record is damaged: bring it back from a copy, or start a new run"
+        f"{folder}: {differ}; the run's record is damaged: restore it from a copy, or start a new run"
     )
 
 

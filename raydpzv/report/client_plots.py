@@ -156,7 +156,7 @@ def _age_axis(ax: Axes, used: int) -> None:
 
 
 def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) -> bool:
-    """Draw the round trips in the window; tell whether some are too short for a bar and drawn as strokes."""
+    """Draw the round trips in the window; return whether some are too short for a bar and drawn as strokes."""
     end, strokes = _window(trips), False
     for t in trips:
         seen = t.woke < end

@@ -215,7 +215,7 @@ def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress
 
 
 def _pauses(plan: SearchPlan) -> Sequence[int | None]:
-    """Return after how many updates trials stand before their end."""
+    """Return after how many updates trials pause before their end."""
     return promotion.rungs(plan) if plan.promotes else legs(plan)
 
 
@@ -356,7 +356,7 @@ def _spent(
             made[f"trial {trial.number}"] = whole
             possible += 1
         for leg in range(set_aside(path)[1]):
-            name = f"trial {trial.number}, begun before ({leg + 1})"
+            name = f"trial {trial.number}, started before ({leg + 1})"
             made[name] = planned[name] = whole
             possible += 1
     if plan.drawing:  # those that are still to be chosen: like the others, wherever a number is justified

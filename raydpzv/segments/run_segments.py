@@ -118,7 +118,7 @@ class WallSegment(RunSegment):
         return self._ledger_server is None
 
     def bring(self, host: Executor) -> None:
-        """Bring fresh roles to where the segment starts; host: where the clients' work is done until then."""
+        """Restore fresh roles to the start of the segment; host: where the clients' work is done until then."""
         first: Sequence[Order] = ()
         if self._checkpoint:
             self._server.restore(self._checkpoint.state["server"])
@@ -186,8 +186,8 @@ class WallSegment(RunSegment):
 def _pending(client: int, saved: SavedClient, under_way: UnderWay) -> Iterator[tuple[Order, bool]]:
     """Yield the orders that a client starts the next segment with, and whether they are sent a second time.
 
-    One that has applied its last answer is told to continue; but what names its first work is sent again. One whose
-    upload waits at the server for others gets its order when these have come.
+    One that has applied its last answer gets an order to continue; but what names its first work is sent again. One
+    whose upload waits at the server for others gets its order when these have come.
     """
     yield from _ready(under_way.trays[client])
     if handed := under_way.handed.get(client):
