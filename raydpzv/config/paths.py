@@ -10,7 +10,7 @@ from typing import Any
 from raydpzv.errors import SpecError
 
 PATHS = (("data", "folder"), ("data", "file"), ("arrivals", "file"))
-"""The settings that say where data are, as (table, key). What the data are is told by their digest."""
+"""The settings that say where data are, as (table, key). The data themselves are known by their digest."""
 
 
 def located(tree: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]:

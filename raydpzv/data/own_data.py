@@ -1,4 +1,4 @@
-"""Data that a user brings: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
+"""A user's own data: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
 
 # D rows, M clients, V views
 

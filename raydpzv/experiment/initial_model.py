@@ -92,7 +92,7 @@ class FirstModel:
         layouts = facts.get("layouts", {})
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
             raise DataError(
-                "environment.json, initial.npz: do not hold the same models; bring both back from a copy, or run it "
+                "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
                 "again"
             )
         return {name: cls(vectors[name], str(layouts[name])) for name in vectors}

@@ -34,7 +34,7 @@ class LocalParties(Protocol):
         ...
 
     def bring_segment(self) -> None:
-        """Bring the parties to where a segment starts (wall clock)."""
+        """Restore the parties to the start of a segment (wall clock)."""
         ...
 
     def open_wall(self, clock: WallClock) -> Sequence[Loop]:
@@ -71,7 +71,7 @@ class LocalParties(Protocol):
 
 
 PartiesMaker = Callable[[Any, Ledger | None, Sink, RunControls, Checkpoint | None], LocalParties]
-"""(prepared, ledger, sink, controls, checkpoint) to the parties of a run, brought to the checkpoint."""
+"""(prepared, ledger, sink, controls, checkpoint) to the parties of a run, restored to the checkpoint."""
 
 
 class LocalSession:

@@ -241,7 +241,7 @@ def vertical_parties(
 def _with_engine(
     spec: VerticalScenario, clients: Sequence[ClientFactory], server: ServerFactory
 ) -> VerticalScenario:
-    """Return the scenario with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the scenario with the engine that runs it, which is recorded: another version may choose otherwise."""
     model, resources = spec.model, spec.resources
     shares = (resources.client_gpus, resources.server_gpus)
     engine = choose(

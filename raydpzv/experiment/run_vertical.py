@@ -15,7 +15,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import PartyCheckpoints
-from raydpzv.segments.wall_segment import WallSegment
+from raydpzv.segments.run_segments import WallSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
@@ -60,7 +60,7 @@ class VerticalCore(RunCore):
         return self._parties.take(run)
 
     def bring_segment(self, host: Executor) -> None:
-        """Bring roles to where a segment starts under the wall clock; host: does the clients' work until then."""
+        """Restore roles to the start of a segment under the wall clock; host: does the clients' work until then."""
         clients = self._prepared.spec.split.clients
         self.segment = WallSegment(
             self.server_loop, self.recorder, clients, self._checkpoint, self.ledger_server

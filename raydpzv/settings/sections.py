@@ -224,8 +224,8 @@ class PrivacySection(Section):
     """What neighbouring tables of "proved" differ in: one record replaced (left out: this), its term set to zero, or
     its label alone."""
     adversary: Literal["client", "external", "server"] | None = None
-    """Against whom "proved" promises its ε: all clients together (left out: this); whoever sees releases and the final
-    model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
+    """Against whom "proved" promises its ε: all clients together (left out: this); anyone who sees releases and the
+    final model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None

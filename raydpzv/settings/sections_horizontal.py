@@ -87,7 +87,7 @@ class HorizontalPrivacySection(Section):
     """Norm C that each user's vector in a silo is clipped to (each silo's with uldp_naive, each record's with
     uldp_group); without noise too, since sums are of whole numbers in units of it."""
     against: Literal["external", "client", "server"] | None = None
-    """Whose ε `epsilon` and budget.epsilon speak of: whoever sees the released models (left out: this), one silo, or
+    """Whose ε `epsilon` and budget.epsilon speak of: anyone who sees the released models (left out: this), one silo, or
     the server."""
     trust_method: bool | None = None
     """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε
