@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _TABLES = {
     "scale": "data.scale",
     "embedding": "model.embedding",
     "every": "evaluate.every",
+    "weights": "model.weights",
+    "partial_weights": "model.partial_weights",
     "rate": "arrivals.rate",
     "clock": "clock.kind",
     "seed": "seed",
@@ -46,7 +49,7 @@ def horizontal(
     or a name of the program's. data: (x [D, ...], y [D]) of arrays, tensors or a frame, or a map-style data set of
     pairs. clients: how many share the rows at random, or each row's owner. test: (x, y); left out: a part of the rows.
     method: a name, or a method's descriptor. settings: `updates=600`, `privacy={"mode": "user"}`, or a setting of the
-    method such as `lr=0.02`. Raises SpecError and DataError.
+    method such as `lr=0.02`; `weights` is a file or a state_dict. Raises SpecError and DataError.
     """
     found = own_data(data)
     clients = int(clients) if isinstance(clients, np.integer) else clients
@@ -137,6 +140,22 @@ def _named(model: Any) -> str:
     return model if isinstance(model, str) else handle(model)
 
 
+def _named_weights(given: Any) -> Any:
+    """Return weights as a scenario names them: files and handles of state_dicts, by party where there are several."""
+    if isinstance(given, list | tuple):
+        given = {str(m): each for m, each in enumerate(given) if each is not None}
+    if isinstance(given, Mapping) and any(hasattr(value, "detach") for value in given.values()):
+        return handle({name: _copied(value) for name, value in given.items()}, "weights")
+    if isinstance(given, Mapping):
+        return {str(party): _named_weights(each) for party, each in given.items()}
+    return str(given) if isinstance(given, PathLike) else given
+
+
+def _copied(value: Any) -> Any:
+    """Copy a tensor, which training elsewhere may move."""
+    return value.detach().cpu().clone() if hasattr(value, "detach") else value
+
+
 def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[str, Any]) -> AnyScenario:
     name = method if isinstance(method, str) else handle(method)
     descriptor = METHODS[name]
@@ -151,6 +170,7 @@ def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[st
     if "cohort" in own and "cohort" not in settings:
         tree["method"]["cohort"] = min(own["cohort"].default, tree["split"]["clients"])
     for key, value in settings.items():
+        value = _named_weights(value) if key == "weights" else value
         path = (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
         _set(tree, path, value, [*own, *_TABLES])
     return parse(tree, "the call")

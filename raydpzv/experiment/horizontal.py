@@ -32,6 +32,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.models.own_model import check_model
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
@@ -313,7 +314,8 @@ class PreparedHorizontal:
         arrays = [*self.split.train.arrays, *self.split.held_out]
         if self.spec.split.how == "owners":
             arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
-        return fingerprint(self.spec, arrays, key) | self.plan.facts()
+        weights = weights_sha256({MODEL: self.spec.model.weights})
+        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""

@@ -73,8 +73,10 @@ class ClientFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the bottom model if it is one of dense layers, else None."""
+        """Return the bottom model if it is one of dense layers whose weights are drawn, else None."""
         model = self.spec.model
+        if model.weights_of(self.client, self.spec.party_names):
+            return None
         return dense_bottom(
             model.bottom_of(self.client), self.x_train.shape[1:], model.hidden, model.embedding, model.initial
         )
@@ -127,11 +129,12 @@ class ServerFactory:
             widths = self.spec.split.clients, model.embedding
             many = _checked(self.spec)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
-            check_model(
-                FlatModel(self.head, Key(self.spec.seed) / "server"), records, self.classes, "the head"
-            )
+            own = FlatModel(self.head, Key(self.spec.seed) / "server")
+            check_model(own, records, self.classes, "the head")
+            return check_size(own.module, "the head")
         with torch.device("meta"):
             check_size(self.head(), "the head")
+        return None
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -140,8 +143,10 @@ class ServerFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the head if it is one of dense layers, else None."""
+        """Return the head if it is one of dense layers whose weights are drawn, else None."""
         model = self.spec.model
+        if model.weights_of("server", ()):
+            return None
         return dense_head(
             *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
         )
@@ -165,6 +170,12 @@ class ServerFactory:
 
     def head(self) -> torch.nn.Module:
         """Return the head's network."""
+        from raydpzv.models.initial_weights import with_weights
+
+        model = self.spec.model
+        return with_weights(self._head(), model.weights_of("server", ()), model.partial_weights, "the head")
+
+    def _head(self) -> torch.nn.Module:
         spec, model = self.spec, self.spec.model
         if is_foreign(model.head):
             own: OwnModel = HEADS[model.head]
@@ -201,7 +212,9 @@ def vertical_parties(
     # one client of each shape: a deep model takes tens of milliseconds to build
     first_of: dict[object, ClientFactory] = {}
     for client in clients:
-        first_of.setdefault((client.x_train.shape[1:], spec.model.bottom_of(client.client)), client)
+        m = client.client
+        made = spec.model.bottom_of(m), spec.model.weights_of(m, spec.party_names)
+        first_of.setdefault((client.x_train.shape[1:], *made), client)
     for client in first_of.values():
         client.check()
     server.check()
