@@ -32,11 +32,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
-<<<<<<< HEAD
 from raydpzv.models.initial_weights import weights_sha256
-from raydpzv.models.own_model import check_model
-=======
->>>>>>> main
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES

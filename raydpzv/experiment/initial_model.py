@@ -21,6 +21,7 @@ from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.models.losses import Loss
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, LOSSES, WHOLE_MODELS
 from raydpzv.settings.party_names import label
@@ -60,8 +61,6 @@ def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], devi
 
 def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     """Return a client's bottom network; shape: of one record's features."""
-    from raydpzv.models.initial_weights import with_weights  # loads torch
-
     weights, title = (
         spec.model.weights_of(client, spec.party_names),
         f"the bottom model of {label(client, spec.party_names)}",
@@ -85,8 +84,8 @@ def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) ->
 def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
     """Return a client's bottom network if it is one of dense layers, else None; shape: of one record's features."""
     model = spec.model
-    if DATA_SOURCES[spec.data.source].tokens:
-        return None
+    if DATA_SOURCES[spec.data.source].tokens or model.weights_of(client, spec.party_names):
+        return None  # torch alone reads weights
     return dense_bottom(model.bottom_of(client), shape, model.hidden, model.embedding, model.initial)
 
 
@@ -235,8 +234,6 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
-        from raydpzv.models.initial_weights import with_weights  # loads torch
-
         model = self.spec.model
         return with_weights(self._module(), model.weights, model.partial_weights, "the model")
 

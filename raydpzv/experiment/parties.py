@@ -33,6 +33,7 @@ from raydpzv.lazy_import import torch
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
 
@@ -82,18 +83,8 @@ class ClientFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-<<<<<<< HEAD
-        """Return the bottom model if it is one of dense layers whose weights are drawn, else None."""
-        model = self.spec.model
-        if model.weights_of(self.client, self.spec.party_names):
-            return None
-        return dense_bottom(
-            model.bottom_of(self.client), self.x_train.shape[1:], model.hidden, model.embedding, model.initial
-        )
-=======
         """Return the bottom model if it is one of dense layers, else None."""
         return bottom_network(self.spec, self.client, self.x_train.shape[1:])
->>>>>>> main
 
     def make(self, device: str = "cpu") -> Client:
         """Build the client's role on a device."""
@@ -146,22 +137,14 @@ class ServerFactory:
             many = _checked(self.spec)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             own = FlatModel(self.head, Key(self.spec.seed) / "server")
-<<<<<<< HEAD
-            check_model(own, records, self.classes, "the head")
-            return check_size(own.module, "the head")
-        with torch.device("meta"):
-            check_size(self.head(), "the head")
-        return None
-=======
             _check_own(own, records, self.classes, "the head")
-        else:
-            refuse_options(model.head_options, "head_options", model.head)
+            return check_size(own.module, "the head")
+        refuse_options(model.head_options, "head_options", model.head)
         network: DenseNetwork | torch.nn.Module | None = self.dense()
         if network is None:
             with torch.device("meta"):
                 network = self.head()
-        check_size(network, "the head")
->>>>>>> main
+        return check_size(network, "the head")
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -200,8 +183,6 @@ class ServerFactory:
 
     def head(self) -> torch.nn.Module:
         """Return the head's network."""
-        from raydpzv.models.initial_weights import with_weights
-
         model = self.spec.model
         return with_weights(self._head(), model.weights_of("server", ()), model.partial_weights, "the head")
 

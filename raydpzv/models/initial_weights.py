@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from raydpzv.errors import DataError, InputError, SpecError, missing, suggest
 from raydpzv.foreign import call, is_foreign, resolve
+from raydpzv.lazy_import import torch
 
 _TORCH = (".pt", ".pth", ".bin")
-_EXACT = (torch.float32, torch.float16, torch.bfloat16)
-"""Types whose every number float32 holds."""
 _NAMED = 5
 
 
@@ -152,7 +149,8 @@ def _fault(name: str, value: torch.Tensor, there: torch.Tensor) -> str:
     """Return what is wrong with a tensor for its place, "" if nothing is."""
     if value.shape != there.shape:
         return f"{name} is {list(value.shape)}, wanted {list(there.shape)}"
-    if value.dtype == there.dtype or (there.dtype == torch.float32 and value.dtype in _EXACT):
+    exact = (torch.float16, torch.bfloat16)  # float32 holds each of their numbers
+    if value.dtype == there.dtype or (there.dtype == torch.float32 and value.dtype in exact):
         return ""
     return f"{name} is {value.dtype}, wanted {there.dtype}"
 
