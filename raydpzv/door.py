@@ -10,7 +10,7 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import parse
-from raydpzv.data.own_data import OwnData, as_array, labels, numbered_owners, own_data, side_by_side
+from raydpzv.data.own_data import OwnData, as_array, by_ids, labels, numbered_owners, own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle, numbered
@@ -71,16 +71,18 @@ def vertical(
     labels: Any,
     *,
     head: Any = "mlp",
-    test: tuple[Any, Any] | None = None,
+    ids: Any = None,
+    test: Any = None,
     method: Any = "dpzv",
     **settings: Any,
 ) -> AnyScenario:
     """Return a scenario of vertical learning from your own models and data.
 
     bottoms: a model for every party, or one that all use, from a record's part to an embedding [B, E]. views: each
-    party's array [D, ...], by name or in order; records are in the same order in each. labels: [D]. head: from all
-    embeddings [B, M·E] to scores [B, classes]. test: (views, labels); left out: a part of the rows. The rest as in
-    `horizontal`. Raises SpecError and DataError.
+    party's array [D, ...], by name or in order; records are in the same order in each, or `ids` joins them. labels:
+    [D]. head: from all embeddings [B, M·E] to scores [B, classes]. ids: of each view's records, in the form of `views`,
+    and of the labels, last or as "labels". test: (views, labels) or (views, labels, ids); left out: a part of the rows.
+    The rest as in `horizontal`. Raises SpecError and DataError.
     """
     if not isinstance(views, Mapping | list | tuple):
         raise SpecError(f"views: wanted a list or a table of the parties' arrays, got {type(views).__name__}")
@@ -89,6 +91,10 @@ def vertical(
     if len(listed) != many:
         raise SpecError(f"bottoms: wanted one for each of {many} views, got {len(listed)}")
     names = list(views) if isinstance(views, Mapping) else []
+    if ids is not None:
+        views, labels = by_ids(views, labels, ids)
+    if isinstance(test, list | tuple) and len(test) == 3:
+        test = by_ids(*test)
     found = _of_views(views, labels)
     if test is not None:
         found = _with_test(found, _of_test(test, views, found.views), None)
