@@ -98,6 +98,8 @@ def without_digest(value: Any) -> Any:
     """Return a setting without the digests of handles: what an object refers to may be private."""
     if isinstance(value, list | tuple):
         return [without_digest(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: without_digest(item) for name, item in value.items()}
     return value.rpartition("-")[0] if is_foreign(value) and value.startswith(f"{HERE}:") else value
 
 
@@ -280,8 +282,7 @@ def call(
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises is said in one line
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        cure = "; hand over a finished object in its place" if "meta" in text else ""
-        raise SpecError(f"{setting}: {_called(make)} fails when called ({text}){cure}") from error
+        raise SpecError(f"{setting}: {_called(make)} fails when called ({text})") from error
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

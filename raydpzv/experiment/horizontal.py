@@ -33,6 +33,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
@@ -277,7 +278,8 @@ class PreparedHorizontal(Prepared):
         arrays = [*self.split.train.arrays, *self.split.held_out]
         if self.spec.split.how == "owners":
             arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
-        return fingerprint(self.spec, arrays, key) | self.plan.facts()
+        weights = weights_sha256({MODEL: self.spec.model.weights})
+        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""

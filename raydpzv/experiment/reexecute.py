@@ -25,6 +25,7 @@ from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.recorder import Recorder
@@ -260,6 +261,8 @@ def check_same(experiment: Prepared, folder: RunFolder) -> None:
     _check_scenario(folder, now["scenario_sha256"])
     if folder.environment().get(DATA_DIGEST) != now[DATA_DIGEST]:
         raise _changed(folder, "the data")
+    if other := other_weights(folder.environment(), now):
+        raise _changed(folder, f"the weights (model.weights) of {other}")
 
 
 def _check_scenario(folder: RunFolder, now: str) -> None:
