@@ -275,7 +275,7 @@ def _answering(processes: Sequence[Any], name: str, within: float) -> list[Any]:
 
 
 def _succeeds(reference: Any) -> bool:
-    """Tell whether a process did a call; one that was lost, in its run or idle, does not."""
+    """Return whether a process did a call; one that was lost, in its run or idle, does not."""
     import ray
 
     try:

@@ -224,7 +224,7 @@ def _without_own_files(folder: Path) -> Iterator[None]:
         yield
     except TuneError as error:
         last = str(error).strip().rpartition("\n")[2]
-        raise RunError(f"Ray Tune broke off ({last}); go on with: raydpzv resume {folder}") from error
+        raise RunError(f"Ray Tune broke off ({last}); continue with: raydpzv resume {folder}") from error
     finally:
         shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
 
@@ -254,7 +254,7 @@ def _name(trial: Any) -> str:
 
 
 def _dirname(trial: Any) -> str:
-    return f"{_name(trial)}-{trial.config['until'] or 'end'}"  # a trial that goes on is another one to Tune
+    return f"{_name(trial)}-{trial.config['until'] or 'end'}"  # a continued trial is another one to Tune
 
 
 def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any:
@@ -312,7 +312,7 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
         return known[number]
 
     def decide(number: int, report: Mapping[str, Any]) -> bool:
-        """Tell whether to stop a trial; one that has spent its budget ends by itself."""
+        """Return whether to stop a trial; one that has spent its budget ends by itself."""
         stops = asha.on_trial_result(None, named(number), dict(report)) == TrialScheduler.STOP
         return stops and report["updates"] < plan.budget
 

@@ -1,4 +1,4 @@
-"""What a user brings: objects of other modules, by "module:attribute", and objects of this process, by a handle.
+"""A user's own objects: of other modules, by "module:attribute", and objects of this process, by a handle.
 
 A scenario names both as text. The registries resolve the text, and nothing else knows where an object came from.
 Objects travel to other processes by value, with the scenario that names them.
@@ -29,7 +29,7 @@ _TYPES = (bool, int, float, str)
 
 
 def is_foreign(name: object) -> bool:
-    """Tell whether a word of a scenario names an object that the program does not come with."""
+    """Return whether a word of a scenario names an object that the program does not come with."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -85,7 +85,7 @@ def handle(found: Any, name: str = "", digest: str = "") -> str:
 
 
 def numbered(found: Any, name: str) -> str:
-    """Return a handle that tells nothing of an object's content: with a digest of private rows, guesses can be tried.
+    """Return a handle that reveals nothing of an object's content: with a digest of private rows, guesses can be tried.
 
     It ends with a number, 1 for the first content that this process was handed: a script counts alike each time.
     """
@@ -98,6 +98,8 @@ def without_digest(value: Any) -> Any:
     """Return a setting without the digests of handles: what an object refers to may be private."""
     if isinstance(value, list | tuple):
         return [without_digest(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: without_digest(item) for name, item in value.items()}
     return value.rpartition("-")[0] if is_foreign(value) and value.startswith(f"{HERE}:") else value
 
 
@@ -280,8 +282,7 @@ def call(
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises is said in one line
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        cure = "; hand over a finished object in its place" if "meta" in text else ""
-        raise SpecError(f"{setting}: {_called(make)} fails when called ({text}){cure}") from error
+        raise SpecError(f"{setting}: {_called(make)} fails when called ({text})") from error
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -13,7 +13,7 @@ _PACE = 0.5
 
 
 def in_kernel() -> bool:
-    """Tell whether this process is a notebook's kernel."""
+    """Return whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     return hasattr(ipython.get_ipython() if ipython else None, "kernel")
 

@@ -1,6 +1,6 @@
 """What can be typed: a dataclass for each command, whose fields are its arguments and options.
 
-The docstring of a command's class is its help, and the docstring under a field is the field's, unless its type brings
+The docstring of a command's class is its help, and the docstring under a field is the field's, unless its type has
 one (`scenarios.options`). The command's work is in `scenarios.commands`, and is imported when it runs.
 """
 

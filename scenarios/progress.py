@@ -248,7 +248,7 @@ def _short_epsilons(status: Status) -> str:
 def _epsilons(status: Status) -> list[str]:
     """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "proved"."""
     if found := status.privacy.user_epsilons():
-        whom = ("whoever sees the models", "one silo", "the server")
+        whom = ("anyone who sees the models", "one silo", "the server")
         return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]
     paper, client = status.privacy.epsilons()
     stated = [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]

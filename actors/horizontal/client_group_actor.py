@@ -67,7 +67,7 @@ class ClientGroupActor(TaskPort):
         return cast(OwnModels, self._client_group).models()
 
     def take_over(self, kept: Packed) -> None:
-        """Bring its clients to where a checkpoint was taken."""
+        """Restore its clients from a checkpoint."""
         cast(OwnModels, self._client_group).restore_models(cast(ClientModels, unpack(kept)))
 
     def warm_up(self) -> None:

@@ -84,7 +84,7 @@ class HorizontalServerActor(ServerActor):
         warm_up(self._prepared, "cpu")
 
     def bring_segment(self) -> None:
-        """Bring rows and accounts to where a segment starts under the wall clock."""
+        """Restore rows and accounts to the start of a segment under the wall clock."""
         self.core.bring_segment()
         evaluated = self.core.segment.start.evaluated
         self._evaluations = EvaluationSchedule(self._prepared.spec.evaluate.every, evaluated)
@@ -94,7 +94,7 @@ class HorizontalServerActor(ServerActor):
         self.core.keep_segment(due=due)
 
     def open_wall(self, origin: float, host: Any) -> None:
-        """Open for hosts under the wall clock, for a segment that was brought here; the model is seen in `host`."""
+        """Open for hosts under the wall clock, for a restored segment; the model is seen in `host`."""
         self.core.open_wall(WallClock(origin))
         self.show(host)
 

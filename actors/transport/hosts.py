@@ -47,7 +47,7 @@ class PullService(Protocol):
         ...
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Serve one upload; tell whether the run continues."""
+        """Serve one upload; return whether the run continues."""
         ...
 
 

@@ -216,11 +216,11 @@ class _Driver(Driver):
         return self._losses
 
     def _poll(self) -> None:
-        """Also bring the virtual loop the actors that it waits for."""
+        """Also give the virtual loop the actors that it waits for."""
         super()._poll()
         for a, pasts in self._control(self._server.wanted.remote(), "what the server waits for").items():
             new = self._actor_set.replace(a, pasts) if self._may_replace() else None
-            self._control(self._server.bring.remote(a, new), "the server to go on")
+            self._control(self._server.bring.remote(a, new), "the server to continue")
 
     def _workers(self) -> Sequence[Any]:
         return self._actor_set.actors

@@ -96,11 +96,11 @@ class VerticalServerActor(ServerActor):
         self._warm_up = None
 
     def bring_segment(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
-        """Bring roles to where a segment starts under the wall clock; parameters as of `run_virtual`."""
+        """Restore roles to the start of a segment under the wall clock; parameters as of `run_virtual`."""
         self.core.bring_segment(RayExecutor(CallPeers(actors, self._timeout), held))
 
     def open_wall(self, origin: float) -> None:
-        """Open for clients under the wall clock, for a segment that roles were brought to."""
+        """Open for clients under the wall clock, for a restored segment."""
         self.core.open_wall(WallClock(origin))
 
     def keep_segment(self, actors: Mapping[int, Any], *, due: bool) -> None:
@@ -117,7 +117,7 @@ class VerticalServerActor(ServerActor):
         self.core.keep_segment(saved, due=due)
 
     def first(self, client: int, warm_up: bool) -> Answer:
-        """Return a client's first order; a rebuilt client is told to start."""
+        """Return a client's first order; a rebuilt client gets an order to start."""
         with self._serving:
             answer = self._open(warm_up).first(client)
             if warm_up:

@@ -97,7 +97,7 @@ def recorded_releases(run: RecordedRun) -> tuple[Rows, dict[Address, float]]:
     check_recomputable(run.prepared, path)
     if not (run.folder.ledger / "header.json").is_file():
         raise DataError(
-            f"{path}: has no ledger (ledger/header.json), which holds what the run released; bring it back from a "
+            f"{path}: has no ledger (ledger/header.json), which holds what the run released; restore it from a "
             "copy, or use --by runs or --by guesses"
         )
     rows = run.folder.rows()

@@ -38,7 +38,7 @@ class CompareOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class PoolWatch:
-    """Who is told of many runs, and may stop them.
+    """An observer of many runs, which may stop them.
 
     progress: called ten times a second with the status of each run at work, by its folder's name; ended: with each run
     and why it has no result ("": it has one).
@@ -50,7 +50,7 @@ class PoolWatch:
 
 
 Watched = Callable[[list[Planned]], AbstractContextManager[PoolWatch]]
-"""The runs to make to who is told of them while the block runs."""
+"""The runs to make to their observer while the block runs."""
 
 
 def compare(

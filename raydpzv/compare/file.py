@@ -258,7 +258,7 @@ def _lines(
 
 
 def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
-    """Tell whether a line is called after a scenario that adds noise."""
+    """Return whether a line is called after a scenario that adds noise."""
     if entry.scenario is None or label not in (entry.scenario, catalog.label_of(entry.scenario)):
         return False
     privacy = catalog.load(entry.scenario).privacy
@@ -266,7 +266,7 @@ def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
 
 
 def _protects(name: str) -> bool:
-    """Tell whether a method clips and noises what it releases of users."""
+    """Return whether a method clips and noises what it releases of users."""
     method = METHODS[name]
     return method.users(method.config()) is not None
 
@@ -280,7 +280,7 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
 
 
 def gives_sigma(entry: MethodEntry) -> bool:
-    """Tell whether a method has noise of a deviation of its own."""
+    """Return whether a method has noise of a deviation of its own."""
     return _SIGMA in map(_key, entry.set)
 
 

@@ -50,7 +50,7 @@ def check_ready(comparison: Comparison) -> None:
 
 
 def finished(planned: Planned, folder: Path) -> bool:
-    """Tell whether a run is over for good: its budget is spent, or it diverged, which it would do again."""
+    """Return whether a run is over for good: its budget is spent, or it diverged, which it would do again."""
     try:
         summary = RunFolder.open(folder).summary()
         check_own(planned, folder)

@@ -74,7 +74,7 @@ def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
 
 
 def is_horizontal(method: str) -> bool:
-    """Tell a method's kind: by its room, which imports nothing, or by its descriptor if it lives elsewhere."""
+    """Return a method's kind: by its room, which imports nothing, or by its descriptor if it lives elsewhere."""
     for kind in ("vertical", "horizontal"):
         if METHODS.module_of(method).startswith(f"raydpzv.methods.{kind}."):
             return kind == "horizontal"
@@ -107,7 +107,7 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
 
 
 def is_object(scenario: str) -> bool:
-    """Tell whether a word names a scenario by "module:attribute", and no file."""
+    """Return whether a word names a scenario by "module:attribute", and no file."""
     path = Path(scenario)
     return is_foreign(scenario) and path.suffix != ".toml" and not path.exists()
 

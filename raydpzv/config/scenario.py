@@ -77,14 +77,14 @@ class VerticalScenario(Sections):
         if descriptor.rule is None:
             if self.noised and descriptor.noise(method) is not None:
                 return (
-                    f"{method.name} keeps no ledger of what it releases, so that nobody could tell what was released "
+                    f"{method.name} keeps no ledger of what it releases, so that nobody could know what was released "
                     "after the last checkpoint"
                 )
             return descriptor.unreplayable(method)
         rule = descriptor.rule(method)
         if rule.gathered > 1 and rule.lr.changes:
             return (
-                "step sizes that change (method.lr_at) hang on uploads that no ledger has where some gather"
+                "step sizes that change (method.lr_at) depend on uploads that no ledger has where some gather"
             )
         return None
 

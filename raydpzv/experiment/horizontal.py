@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raydpzv.arrow_columns import array
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
@@ -32,6 +33,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
@@ -109,7 +111,7 @@ class PreparedHorizontal(Prepared):
         parts, plan, setting = self.user_parts, self.spec.descriptor.users(self.spec.method), self.setting
         if parts is None or plan is None:
             return {}
-        tried = rows["attempt"].column("silos").to_numpy()
+        tried = array(rows["attempt"].column("silos"))
         found: dict[str, Any] = {
             "aggregation": plan.aggregation,
             "weights": plan.weights,
@@ -175,7 +177,7 @@ class PreparedHorizontal(Prepared):
 
     @property
     def measured(self) -> bool:
-        """Whether CPU time goes on record, phase by phase: of rounds of a protocol between silos."""
+        """Whether CPU time is recorded, phase by phase: of rounds of a protocol between silos."""
         return self.user_parts is not None and not self.asynchronous
 
     @property
@@ -186,7 +188,7 @@ class PreparedHorizontal(Prepared):
     def for_server(self) -> PreparedHorizontal:
         """Return what the server's process gets: of a method that protects users, nothing that is in the silos.
 
-        In place of their rows and of who has how many stands one row of the held-out ones for each silo, with which
+        In place of their rows and of who has how many is one row of the held-out ones for each silo, with which
         first calls compile.
         """
         if self.user_parts is None or not isinstance(self.split, Split):
@@ -222,7 +224,7 @@ class PreparedHorizontal(Prepared):
 
     @property
     def releases_again(self) -> bool:
-        # other methods compute those updates again, and the ledger tells if they come out otherwise
+        # other methods compute those updates again, and the ledger shows whether they differ
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     @property
@@ -276,7 +278,8 @@ class PreparedHorizontal(Prepared):
         arrays = [*self.split.train.arrays, *self.split.held_out]
         if self.spec.split.how == "owners":
             arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
-        return fingerprint(self.spec, arrays, key) | self.plan.facts()
+        weights = weights_sha256({MODEL: self.spec.model.weights})
+        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""
@@ -345,7 +348,7 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
 
 def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
-    """Return the same with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the same with the engine that runs it, which is recorded: another version may choose otherwise."""
     model = found.spec.model
     engine = choose(
         *(model.engine, {f'model.kind = "{model.kind}"': found.plan.dense()}, WHOLE_MODELS),

@@ -33,7 +33,7 @@ class LocalParties(Protocol):
         ...
 
     def bring_segment(self) -> None:
-        """Bring the parties to where a segment starts (wall clock)."""
+        """Restore the parties to the start of a segment (wall clock)."""
         ...
 
     def open_wall(self, clock: WallClock) -> Sequence[Loop]:
@@ -70,7 +70,7 @@ class LocalParties(Protocol):
 
 
 PartiesMaker = Callable[[Any, RunParts], LocalParties]
-"""(prepared, parts) to the parties of a run, brought to its checkpoint."""
+"""(prepared, parts) to the parties of a run, restored to its checkpoint."""
 
 
 class LocalSession:

@@ -56,7 +56,7 @@ class PrivacySetting:
     gradient: GradientRelease | None = None
 
     def noise(self) -> NoiseParts:
-        """Return what the parties that add noise are told."""
+        """Return what the parties that add noise get."""
         on = self.plan.on if self.plan and self.claims else ""
         return NoiseParts(
             *(self.key, on, self.clip, self.sigma, self.seeded),
@@ -84,6 +84,8 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         clauses.append(
             "ε supposes that your own method releases only what its descriptor says, which is not checked"
         )
+    if spec.model.weights:
+        clauses.append("ε supposes that model.weights were made without these records")
     if set(spec.own) - {spec.method.name}:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
@@ -165,7 +167,7 @@ def _exposed(spec: VerticalScenario) -> str:
     if limits:
         return f"when the run ends may depend on its batches ({limits})"
     timed = sizes_in_order(spec)
-    return f"the order of the ledger's updates tells how large batches are ({timed})" if timed else ""
+    return f"the order of the ledger's updates reveals how large batches are ({timed})" if timed else ""
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePlan:

@@ -195,9 +195,7 @@ def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) ->
     """A client's steps follow one another: a gap is no ledger of a run."""
     step = ledger.since(0, updates).of(client).step
     if not np.array_equal(step, np.repeat(np.arange(len(step) // count), count)):
-        raise DataError(
-            f"the ledger lacks steps of client {client}: it is damaged; bring it back from a copy"
-        )
+        raise DataError(f"the ledger lacks steps of client {client}: it is damaged; restore it from a copy")
 
 
 def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool = False) -> bool | None:

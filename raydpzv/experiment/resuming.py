@@ -141,7 +141,7 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
                 "end was lost, so the run cannot go on; start a new one with --out"
             )
-        ledger.load_snapshot(RESUMED, made)  # what it goes on from is checked before any row is dropped
+        ledger.load_snapshot(RESUMED, made)  # where it resumes is checked before any row is dropped
         return ledger.version
 
 

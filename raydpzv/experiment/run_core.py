@@ -1,7 +1,7 @@
 """What every run does, wherever its parties are: serve, take the checkpoints that are due, stop, and report facts.
 
 A run in this process and a server actor hold one `RunCore` each. They differ in the sink: rows and checkpoints go to
-a `RowWriter` here, to a queue that the driver empties on Ray. What vertical and horizontal runs do differently stands
+a `RowWriter` here, to a queue that the driver empties on Ray. What vertical and horizontal runs do differently is
 in `run_vertical` and `run_horizontal`.
 """
 
@@ -69,7 +69,7 @@ class StopAt:
         self._reached = self._until is not None and updates >= self._until
 
     def is_set(self) -> bool:
-        """Tell whether the run is to end."""
+        """Return whether the run is to end."""
         return self._reached or self._stop.is_set()
 
 
@@ -212,7 +212,7 @@ class RunCore(ABC):
         self._sink.settle()
 
     def _due(self, *, now: bool = False) -> bool:
-        """Tell whether a checkpoint is due, or wanted now.
+        """Return whether a checkpoint is due, or wanted now.
 
         After the last update there is nothing to resume: a continuation would make one more.
         """
@@ -224,7 +224,7 @@ class RunCore(ABC):
 
     @abstractmethod
     def _virtual_run(self, host: Executor, hooks: LoopHooks) -> VirtualRun:
-        """Return the run under the virtual clock, its roles brought to the checkpoint."""
+        """Return the run under the virtual clock, its roles restored to the checkpoint."""
 
     @abstractmethod
     def _virtual_checkpoint(self, run: VirtualRun) -> Checkpoint:

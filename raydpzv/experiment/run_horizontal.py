@@ -94,7 +94,7 @@ class HorizontalCore(RunCore):
         return Checkpoint(updates, state, self.server.state())
 
     def bring_segment(self) -> None:
-        """Bring rows and accounts to where a segment starts under the wall clock."""
+        """Restore rows and accounts to the start of a segment under the wall clock."""
         assert self._ledger is not None
         self.segment = PullSegment(self.server_loop, self.recorder, self._checkpoint)
         self.segment.bring(self._ledger, accounted=self._prepared.setting is not None)
@@ -135,7 +135,7 @@ class HorizontalParties:
         warm_up(self._prepared, self._device)
 
     def bring_segment(self) -> None:
-        """Build the hosts' clients, and bring rows and accounts to where a segment starts under the wall clock."""
+        """Build the hosts' clients, and restore rows and accounts to the start of a segment under the wall clock."""
         hosts = range(local_hosts(self._prepared))
         self._hosts = [self._prepared.client_group(self._ledger, self._device) for _ in hosts]
         self.core.bring_segment()

@@ -51,7 +51,7 @@ class VerticalCore(RunCore):
         return self._parties.take(run)
 
     def bring_segment(self, host: Executor) -> None:
-        """Bring roles to where a segment starts under the wall clock; host: does the clients' work until then."""
+        """Restore roles to the start of a segment under the wall clock; host: does the clients' work until then."""
         clients = self._prepared.spec.split.clients
         self.segment = WallSegment(
             self.server_loop, self.recorder, clients, self._checkpoint, self.ledger_server

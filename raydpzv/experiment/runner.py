@@ -45,8 +45,8 @@ def run(
 
     spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet; None writes
     nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the surrounding cluster or
-    starts a local one). callbacks: told of the run while it is at work (docs/watching.md). storage: the URI of a folder
-    on a file system of pyarrow's, to which `out` is brought as it grows (docs/cluster.md). The others as in
+    starts a local one). callbacks: called while the run is at work (docs/watching.md). storage: the URI of a folder
+    on a file system of pyarrow's, to which `out` is uploaded as it grows (docs/cluster.md). The others as in
     `RunOptions`. Raises InputError before anything is written, RunError after.
     """
     for given in callbacks:
@@ -57,7 +57,7 @@ def run(
     start = RUNNERS[runner]
     if storage is not None and out is None:
         raise InputError(
-            "storage: goes with out, the folder on this machine that is brought there; give both"
+            "storage: goes with out, the folder on this machine that is uploaded there; give both"
         )
     if storage is not None and out is not None:
         check_apart(Path(out), storage)
@@ -119,7 +119,7 @@ def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) 
     """
     if found := link_of(path):
         raise InputError(
-            f"{path}: is this machine's copy of {found.uri}, which another machine may have gone on with; go on with: "
+            f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
             f"raydpzv resume {path}"
         )
     return _continued(path, moved, in_place=in_place)
@@ -131,7 +131,7 @@ def continued_at(
 ) -> Iterator[tuple[Continued, FolderUploader]]:
     """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
 
-    waits: told of another process whose lease has to run out first. Raises as `continued` and
+    waits: called with another process whose lease has to run out first. Raises as `continued` and
     `raydpzv.storage.download.resumed` do.
     """
     with download.resumed(uri, path, waits=waits) as uploader:
@@ -167,7 +167,7 @@ def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> C
 
 
 def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
-    """Bring the folder that a run writes to its last checkpoint; return what resumes from there.
+    """Restore the folder that a run writes to its last checkpoint; return what resumes from there.
 
     fault: a row of what happened, whose message ends with the place. Raises as `restarted` does.
     """

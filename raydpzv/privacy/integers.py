@@ -8,8 +8,8 @@ persists at the server, so that a release depends on a record only if the record
 For neighbours that differ in record i all releases together are μ_i-GDP with μ_i² = n_i (c/z)² + n⁰_i (c/z_0)², n_i and
 n⁰_i the releases of slopes and of the head's gradient that the record takes part in, c = 2 (a record or its label
 replaced) or 1 (its term set to zero): each release is a rounding of a Gaussian mechanism on a sum that moves by at most
-c times one record's largest part, given the releases before it. ε is that of the record with most. Whoever sees neither
-row numbers nor coins gets the ε of secret Poisson sampling.
+c times one record's largest part, given the releases before it. ε is that of the record with most. Anyone who sees
+neither row numbers nor coins gets the ε of secret Poisson sampling.
 
 | adversary     | sees                                                                               |
 |---------------|------------------------------------------------------------------------------------|
@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import SpecError
+from raydpzv.privacy.brent import brentq
 from raydpzv.privacy.calibration import largest_count
 from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
@@ -55,7 +56,7 @@ RELATIONS = {"replace": 2, "labels": 2, "add_remove": 1}
 """Neighbouring relations, and how far one moves a record's part of a sum, c, in units of its largest norm: one record
 replaced, its label alone changed, its term set to zero."""
 ADVERSARIES = ("client", "external")
-"""Whom ε is promised against: all clients together, or whoever sees releases and final model but no row numbers."""
+"""Whom ε is promised against: all clients together, or anyone who sees releases and final model but no row numbers."""
 SERVERS = ("frozen", "joint", "dp_sgd")
 """How w_0 learns: not at all, along its part of the released direction, or by gradients with noise of their own."""
 
@@ -335,7 +336,7 @@ class IntegerAccount(ReleaseAccount):
         self._gathered = dict(state["held"])
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before an upload is served whether its release would take ε above the limit.
+        """Return, before an upload is served, whether its release would take ε above the limit.
 
         With it go the uploads of its release that were served before: others may have released their rows since. An
         upload that exceeds nothing waits for its release.
@@ -423,7 +424,6 @@ def _with_least_noise(plan: IntegerReleasePlan, epsilon: float) -> IntegerReleas
 
 def _least_sampled_noise(plan: IntegerReleasePlan, epsilon: float, unsampled: float) -> float:
     """Search log z between what is enough without sampling and what is too little with it, and end on the safe side."""
-    from scipy.optimize import brentq
 
     def excess(log_z: float) -> float:
         spent = plan.sampled_epsilon(math.exp(log_z), plan.releases)

@@ -113,7 +113,7 @@ class MeanReleasePlan(BatchReleasePlan):
         if self.sigma == 0:
             return "no noise is added to the releases"
         if self.noise == "seeded":
-            return "the noise comes from a seed, and whoever has the seed subtracts it"
+            return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
 
     def obstacle(self) -> str:
@@ -318,7 +318,7 @@ class MeanAccount(ReleaseAccount):
         return paper_mu(self._releases + more, sigma=self._sigma, clip=plan.clip, rows=plan.rows)
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a batch is released whether it would take ε above the limit for this adversary.
+        """Return, before a batch is released, whether it would take ε above the limit for this adversary.
 
         External with hidden state is always exceeded: the final model holds state that was never noised. Where coins
         hide nobody it is the clients' ε.

@@ -81,7 +81,7 @@ def discretisation(noise_multiplier: float, rate: float) -> float:
 
 
 def _too_wide(noise_multiplier: float, rate: float, releases: int) -> bool:
-    """Tell whether the loss distribution has too many points, or is composed too often, to be worked out.
+    """Return whether the loss distribution has too many points, or is composed too often, to be worked out.
 
     A bound on its mean, in grid steps: the points have ε in the hundreds where the grid is finest, else in thousands.
     """
@@ -94,7 +94,7 @@ def _unsampled_mu(noise_multiplier: float, releases: int, relation: str) -> floa
 
 
 def _not_sampled(noise_multiplier: float, rate: float, releases: int) -> bool:
-    """Tell whether sampling hides nothing, or is not worked out."""
+    """Return whether sampling hides nothing, or is not worked out."""
     return rate == 1 or noise_multiplier < 0.01 or _too_wide(noise_multiplier, rate, releases)
 
 

@@ -109,7 +109,7 @@ class RoundAttempt(Protocol):
 class ReleaseEvent(NamedTuple):
     """Releases made to or by a client on one batch.
 
-    ids: rows of the batch, or users that were drawn; none where nothing tells. attempt: at a round, of silos' sums.
+    ids: rows of the batch, or users that were drawn; none if unknown. attempt: at a round, of silos' sums.
     """
 
     client: int
@@ -127,7 +127,7 @@ class ReleaseAccount(ABC):
 
     @abstractmethod
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a release whether it would take ε above the limit; always, where nothing bounds that ε."""
+        """Return, before a release, whether it would take ε above the limit; always, where nothing bounds that ε."""
 
     @abstractmethod
     def spent(self) -> Spent:
@@ -184,7 +184,7 @@ class ReleasePlan(ABC):
 
     @property
     def under_way(self) -> int:
-        """Releases that a killed process may have made of which no record tells; those of records repeat."""
+        """Releases that a killed process may have made of which there is no record; those of records repeat."""
         return 0
 
     @property
@@ -431,7 +431,7 @@ def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
         raise SpecError(f'privacy.mode: "proved" proves nothing here: {"; ".join(missing)}')
     if plan.noise != "system":
         raise SpecError(
-            f'privacy.noise: "{plan.noise}" noise proves nothing, since whoever has its source subtracts it; mode '
+            f'privacy.noise: "{plan.noise}" noise proves nothing, since anyone with its source subtracts it; mode '
             '"proved" wants "system"'
         )
     if not 0 < plan.delta < 1:

@@ -122,7 +122,7 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 
     def obstacle(self) -> str:
         if self.noise != "system":
-            return "the noise comes from a seed, and whoever has the seed subtracts it"
+            return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
 
     def own_caveats(self) -> tuple[str, ...]:
@@ -221,12 +221,14 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         )
 
     def _of_counts(self) -> str:
-        """What a user's records elsewhere do to a silo's own part, and what the silo is told of them."""
+        """What a user's records elsewhere do to a silo's own part, and what the silo knows of them."""
         own = "its weight of the user grows" if self.kind == "sum" else "more of its own records are used"
         told = ""
         if self.counts_shared:
             what = "its weights" if self.kind == "sum" else "which of its records are used"
-            told = f" The silo is told {what}: how many records a user has elsewhere is not protected against it."
+            told = (
+                f" The silo knows {what}: how many records a user has elsewhere is not protected against it."
+            )
         return (
             f" Where the others' records of a user are missing, {own}: adding or removing them moves a release as far "
             f"as replacing them.{told}"
@@ -316,8 +318,8 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 class UserAccount(ReleaseAccount):
     """Counts rounds (or single silos' releases) and how often each user was drawn.
 
-    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: whoever sees
-    that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
+    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: anyone who
+    sees that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
     """
 
     def __init__(self, plan: UserReleasePlan) -> None:
@@ -354,7 +356,7 @@ class UserAccount(ReleaseAccount):
         self._sent[:] = self._releases
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a silo's sum is sent whether it would take ε above the limit."""
+        """Return, before a silo's sum is sent, whether it would take ε above the limit."""
         if not self._opens(event):
             return False
         drawn = self._drawn.after(self._users(event), 1) if self._drawn else self._releases + 1
@@ -384,7 +386,7 @@ class UserAccount(ReleaseAccount):
         return self._rounded_epsilon(adversary, self._releases, self.participations)
 
     def _opens(self, event: ReleaseEvent) -> bool:
-        """Tell whether this sum is a release more."""
+        """Return whether this sum is a release more."""
         if self._plan.asynchronous:
             return True
         if event.attempt is not None:

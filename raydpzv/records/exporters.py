@@ -57,7 +57,7 @@ def own_folder(run: RunStart) -> Path:
 class ScalarLog(Callback):
     """Writes the scalars of evaluations as they come, and those of the status every second and at the end.
 
-    A status brings everything written so far to the file.
+    A status writes everything so far to the file.
     """
 
     place: str
@@ -78,7 +78,7 @@ class ScalarLog(Callback):
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Bring what was written to the file."""
+        """Write what is buffered to the file."""
 
 
 class CsvLog(ScalarLog):

@@ -23,7 +23,7 @@ from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.schema import EMPTY
 from raydpzv.report import client_plots, plots, privacy, run_plots, run_summary, run_tables
 from raydpzv.report.plots import ReportFigure
 from raydpzv.report.run_tables import RunView
@@ -137,9 +137,8 @@ def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
         found = publication(summary, settings, environment)
         summary, settings, environment = found.summary, found.settings, found.environment
         scenario = tomli_w.dumps(settings)
-    nothing = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
     withheld = str(summary["published"]["withheld"])
-    return ReportedRun(RunView("", summary, nothing), scenario, settings, _shown(environment), withheld)
+    return ReportedRun(RunView("", summary, EMPTY), scenario, settings, _shown(environment), withheld)
 
 
 def _shown(environment: Mapping[str, Any]) -> str:

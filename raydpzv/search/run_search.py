@@ -208,7 +208,7 @@ def carry_out(
 ) -> Search:
     """Run the remaining trials of a search; write its tables, picture and best scenario.
 
-    command: what was asked for; storage: brings the folder there. Raises InputError before anything is written.
+    command: the command's words; storage: uploads the folder there. Raises InputError before anything is written.
     """
     reasons = dict[int, str]()
     todo = list(plan.started())
@@ -263,7 +263,7 @@ def check_runner(plan: SearchPlan, pool: PoolOptions) -> None:
 def _brought(
     storage: FolderUploader | None, folder: Path, plan: SearchPlan, stop: threading.Event
 ) -> Iterator[None]:
-    """Bring the folder to the storage while the block runs; where that fails for good, trials are stopped."""
+    """Upload the folder to the storage while the block runs; where that fails for good, trials are stopped."""
     if storage is None:
         yield
         return
@@ -273,7 +273,7 @@ def _brought(
 
 
 def _draws_fresh_noise(plan: SearchPlan) -> bool:
-    """Tell whether a trial chosen so far draws noise of the system, which a second run would draw anew."""
+    """Return whether a trial chosen so far draws noise of the system, which a second run would draw anew."""
     settings = (planned_privacy(trial.spec) for trial in plan.started())
     return any(setting is not None and setting.noise == "system" for setting in settings)
 
@@ -353,7 +353,7 @@ def rule(plan: SearchPlan) -> str:
     """Return in a line which of the two rules that are called ASHA a search goes by, and why."""
     if plan.promotes:
         return promotion.rule(plan)
-    why = _why_not_promoting(plan.trials, actors=plan.actors) or "this search was begun by it"
+    why = _why_not_promoting(plan.trials, actors=plan.actors) or "this search was started by it"
     return f"asha stops trials by Ray Tune's rule: {why}"
 
 
@@ -373,7 +373,7 @@ def _population(
     if options.scheduler == "pbt":
         if options.actors:
             raise SpecError(
-                "--actors: --scheduler pbt has each trial whole in one process, where it stands until the others have "
+                "--actors: --scheduler pbt has each trial whole in one process, where it waits until the others have "
                 "come as far; leave it out"
             )
         return population_of(trials, space, options.interval, options.quantile, options.draw_seed)

@@ -86,7 +86,7 @@ class Drawing:
         return override(self.base, settings)
 
     def accepts(self, settings: tuple[str, ...]) -> bool:
-        """Tell whether these settings are a scenario."""
+        """Return whether these settings are a scenario."""
         try:
             planned_claims(self.make(in_order(settings)))
         except SpecError:
@@ -197,7 +197,7 @@ class SearchPlan:
         return judged(Trial(number, point, self.drawing.make(in_order(point))), self.epsilon)
 
     def same_as(self, other: SearchPlan) -> bool:
-        """Tell whether two searches are one, wherever their data lie and their trials run."""
+        """Return whether two searches are one, wherever their data lie and their trials run."""
         one, another = (
             replace(plan, actors=False, log_scaled=())._tree(located=False) for plan in (self, other)
         )

@@ -38,7 +38,7 @@ class RunSegment:
 
     @property
     def start(self) -> SegmentStart:
-        """Where the segment starts, once roles were brought there."""
+        """Where the segment starts, once roles are restored to it."""
         evaluated = self._checkpoint.round if self._checkpoint else 0
         lost = self._checkpoint is None and self._recovered > 0  # a segment of which the ledger alone is left
         return SegmentStart(self._number + lost, self._time, evaluated, self._served)
@@ -118,7 +118,7 @@ class WallSegment(RunSegment):
         return self._ledger_server is None
 
     def bring(self, host: Executor) -> None:
-        """Bring fresh roles to where the segment starts; host: where the clients' work is done until then."""
+        """Restore fresh roles to the start of the segment; host: where the clients' work is done until then."""
         first: Sequence[Order] = ()
         if self._checkpoint:
             self._server.restore(self._checkpoint.state["server"])
@@ -186,8 +186,8 @@ class WallSegment(RunSegment):
 def _pending(client: int, saved: SavedClient, under_way: UnderWay) -> Iterator[tuple[Order, bool]]:
     """Yield the orders that a client starts the next segment with, and whether they are sent a second time.
 
-    One that has applied its last answer is told to continue; but what names its first work is sent again. One whose
-    upload waits at the server for others gets its order when these have come.
+    One that has applied its last answer gets an order to continue; but what names its first work is sent again. One
+    whose upload waits at the server for others gets its order when these have come.
     """
     yield from _ready(under_way.trays[client])
     if handed := under_way.handed.get(client):
@@ -218,7 +218,7 @@ class PullSegment(RunSegment):
 
     Clients are functions of the ledger, so a checkpoint is of the server and its accounts alone, and updates beyond it
     are entered into rows and accounts as the ledger has them: no client makes them again. An upload under way is lost;
-    where it released something it counts all the same, since whoever saw it has it: one for each client.
+    where it released something it counts all the same, since those who saw it have it: one for each client.
     """
 
     def bring(self, ledger: Ledger, *, accounted: bool) -> None:

@@ -113,7 +113,7 @@ def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool)
 
 
 def _on_ray(how: Execution) -> bool:
-    """Tell whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
+    """Return whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
     runner, address = how.runner, how.address
     if runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{runner}"')

@@ -62,7 +62,9 @@ def _print_unended(run: Path, updates: int | None) -> None:
         return
     with Ledger.open(folder.ledger) as ledger:
         if ledger.version > updates:
-            print(f"its ledger goes on to update {ledger.version}; the rows to replay it by end at {updates}")
+            print(
+                f"its ledger continues to update {ledger.version}; the rows to replay it by end at {updates}"
+            )
 
 
 def whose(client: int | None, at: int | None) -> str:

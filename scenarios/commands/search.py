@@ -102,7 +102,7 @@ def carry_out(
 ) -> None:
     """Run the remaining trials of a search, and print its result.
 
-    command: what was asked for; storage: brings the folder there. Leaves with 130 if the user stopped it; raises
+    command: the command's words; storage: uploads the folder there. Leaves with 130 if the user stopped it; raises
     RunError if a trial failed or none came to its end.
     """
     if how.runner not in ("auto", *RUNNERS):

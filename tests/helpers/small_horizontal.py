@@ -1,4 +1,4 @@
-"""Small horizontal scenarios of every method, and ways to stop them and to go on."""
+"""Small horizontal scenarios of every method, and ways to stop them and to continue."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def central_differences(
 
 
 def chooses_seeds(order: Order) -> bool:
-    """Tell whether the client chooses its seeds itself (asynchronous) or got them from the server."""
+    """Return whether the client chooses its seeds itself (asynchronous) or got them from the server."""
     return isinstance(order.body, Tail) or (isinstance(order.body, PulledModel) and not order.body.seeds.size)
 
 

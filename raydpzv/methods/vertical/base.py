@@ -168,7 +168,7 @@ class SplitServer:
 
 
 class CachingServer(SplitServer):
-    """A split server that keeps the table of newest embeddings and answers uploads, whoever they come from."""
+    """A split server that keeps the table of newest embeddings and answers uploads of any client."""
 
     def answer(self, upload: Upload, body: Body, **facts: Any) -> Order:
         """Return the answer to an upload, of this round if nothing else is said; facts: further fields of the order."""
@@ -176,7 +176,7 @@ class CachingServer(SplitServer):
         return Order(upload.client, body, **given)
 
     def first_orders(self) -> Sequence[Order]:
-        """Tell every client to begin."""
+        """Send every client its first order."""
         return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)]
 
 

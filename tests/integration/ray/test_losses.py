@@ -130,7 +130,7 @@ def test_a_callback_gets_every_row_once_though_the_server_is_lost(struck, tmp_pa
     check_same(found, scenarios.run(spec))
     (fault,) = watch.faults
     assert fault.party == "server"
-    assert "goes on from its checkpoint after update" in fault.message
+    assert "continues from its checkpoint after update" in fault.message
     assert evaluated == [0, 60, 120, 180, 240]
     assert [update for update, part in watch.evaluations if part == "test"] == evaluated
     for name, table in found.tables.items():
@@ -317,7 +317,7 @@ def test_a_lost_ledger_actor_or_the_only_copy_of_models_restarts_all_actors(mort
     assert found.summary["ledger"]["digest"] == whole["ledger"]["digest"]
     (fault,) = found.summary["faults"]
     assert fault["party"] == ("ledger" if victim == "ledger" else "host 0")
-    assert "all actors are made again (1 of 3), and the run goes on from its" in fault["message"]
+    assert "all actors are made again (1 of 3), and the run continues from its" in fault["message"]
 
 
 def test_the_wall_clock_is_real_and_continues_without_a_client_group(mortal, tmp_path):

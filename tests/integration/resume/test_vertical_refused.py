@@ -148,6 +148,6 @@ def test_rows_of_a_wall_clock_run_without_a_checkpoint_are_left_as_they_are(tmp_
     folder = RunFolder.open(tmp_path / "run")
     drop_checkpoints(folder.path)
     before = folder.rows()["service"]
-    with pytest.raises(NotRecomputable, match="no checkpoint to go on from"):
+    with pytest.raises(NotRecomputable, match="no checkpoint to continue from"):
         resuming(tmp_path / "run")
     assert folder.rows()["service"].equals(before)

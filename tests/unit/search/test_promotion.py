@@ -42,7 +42,7 @@ def plan(*changes, grace=None):
             ("clock.kind=wall",),
             RATES,
             False,
-            "trial 0 (method.lr=0.01) leaves no checkpoint to go on from: real time",
+            "trial 0 (method.lr=0.01) leaves no checkpoint to continue from: real time",
         ),
         (("budget.bytes=9",), RATES, False, "budget.bytes: trial 0 (method.lr=0.01) may end before"),
         ((), [*RATES, ("budget.epsilon=1.0",)], False, "budget.epsilon: trial 4"),
