@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.experiment.finalize import keep_first_models
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.local_session import one_thread
@@ -121,6 +122,7 @@ def resuming_horizontal(
         prepared = prepare_horizontal(spec, read_coins(folder.path) if has_secret_coins(spec) else None)
         check_same(prepared, folder)
         prepared = restarted_horizontal(prepared, folder)
+        keep_first_models(prepared, folder)
         folder.go_back()
         delete_scratch_files(path)
         if prepared.counts_segments:
