@@ -17,6 +17,7 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
+from raydpzv.experiment.finalize import keep_first_models
 from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, compare, recorded, released
@@ -148,6 +149,7 @@ def resuming(
         with _ledger(experiment, folder) as ledger:
             releases = _releases_on_record(folder, checkpoint, ledger)
         folder.read_ledger = ledger
+        keep_first_models(experiment, folder)
         if restarts_in_place:
             folder.go_back()
         delete_scratch_files(path)
