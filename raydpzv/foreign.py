@@ -98,6 +98,8 @@ def without_digest(value: Any) -> Any:
     """Return a setting without the digests of handles: what an object refers to may be private."""
     if isinstance(value, list | tuple):
         return [without_digest(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: without_digest(item) for name, item in value.items()}
     return value.rpartition("-")[0] if is_foreign(value) and value.startswith(f"{HERE}:") else value
 
 
@@ -250,7 +252,13 @@ def unpack(objects: Mapping[str, bytes]) -> None:
         if name not in _OBJECTS:
             import pickle
 
-            _OBJECTS[name] = pickle.loads(content)
+            try:
+                _OBJECTS[name] = pickle.loads(content)
+            except (ImportError, AttributeError) as error:
+                raise SpecError(
+                    f"{name}: needs a module that this process cannot import ({error}); install that module on every "
+                    "machine, or move what the object needs into the object's own file"
+                ) from error
 
 
 def call(
@@ -280,8 +288,7 @@ def call(
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises is said in one line
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        cure = "; hand over a finished object in its place" if "meta" in text else ""
-        raise SpecError(f"{setting}: {_called(make)} fails when called ({text}){cure}") from error
+        raise SpecError(f"{setting}: {_called(make)} fails when called ({text})") from error
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

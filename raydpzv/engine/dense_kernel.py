@@ -8,7 +8,8 @@ A network is flat parameters float32 [d] and `sizes` int64, the widths of its la
 [out, in], then biases, layer by layer, with ReLU between. One width alone is the sum of the clients' embeddings of that
 width, plus a bias.
 
-numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py`, touch this file too.
+numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py` or
+`raydpzv/engine/product_kernel.py`, touch this file too.
 Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int and float, and these tuples:
 
 | tuple      | holds                                                                                          |
@@ -32,18 +33,19 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from raydpzv.engine.dense import LAWS
+from raydpzv.engine.product_kernel import _add_products
 from raydpzv.engine.split_model import AGE_BINS, COUNTED
 from raydpzv.zo import numba_kernel as _generator
 from raydpzv.zo.kernel_cache import compiled
 
 _f32, _f64, _i64, _u64 = np.float32, np.float64, np.int64, np.uint64
 _ZERO, _ONE = _f32(0), _f32(1)
-_NO, _YES, _START = np.bool_(False), np.bool_(True), _i64(0)
+_NO, _YES, _START, _NEXT = np.bool_(False), np.bool_(True), _i64(0), _i64(1)
 """Arguments of internal functions, which numba compiles anew for every literal."""
 _TILE = _generator._TILE
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
-_BLOCK, _INPUTS = 128, 64
-"""Rows whose losses are computed together, and inputs of theirs (32 KiB) that all outputs take before the next ones."""
+_BLOCK = 128
+"""Rows whose losses are computed together."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -153,21 +155,7 @@ def _linear(flat, at, inputs, outputs, x, y):  # type: ignore[no-untyped-def]
         to, bias = y[o], flat[at + outputs * inputs + o]
         for b in range(rows):
             to[b] = bias
-    for first in range(0, inputs, _INPUTS):
-        last = min(first + _INPUTS, inputs)
-        for o in range(outputs):
-            of, to, i = at + o * inputs, y[o], first
-            while i + 4 <= last:  # four terms per load and store of y, in the same order
-                w0, w1, w2, w3 = flat[of + i], flat[of + i + 1], flat[of + i + 2], flat[of + i + 3]
-                x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-                for b in range(rows):
-                    to[b] = (((to[b] + w0 * x0[b]) + w1 * x1[b]) + w2 * x2[b]) + w3 * x3[b]
-                i += 4
-            while i < last:
-                w0, x0 = flat[of + i], x[i]
-                for b in range(rows):
-                    to[b] += w0 * x0[b]
-                i += 1
+    _add_products(y, flat, x, (at, inputs, _NEXT), (outputs, inputs, rows))
 
 
 @compiled
@@ -230,36 +218,22 @@ def _backprop(net, acts, delta, gradient, for_inputs):  # type: ignore[no-untype
             for i in range(before):
                 by_row[b, i] = x[i, b]
         for o in range(after):
-            row = gradient[at + o * before : at + (o + 1) * before]
             total = _ZERO
             for b in range(rows):
                 total += d[o, b]
             gradient[at + before * after + o] += total
-            b = 0
-            while b + 4 <= rows:
-                d0, d1, d2, d3 = d[o, b], d[o, b + 1], d[o, b + 2], d[o, b + 3]
-                x0, x1, x2, x3 = by_row[b], by_row[b + 1], by_row[b + 2], by_row[b + 3]
-                for i in range(before):
-                    row[i] = (((row[i] + d0 * x0[i]) + d1 * x1[i]) + d2 * x2[i]) + d3 * x3[i]
-                b += 4
-            while b < rows:
-                d0, x0 = d[o, b], by_row[b]
-                for i in range(before):
-                    row[i] += d0 * x0[i]
-                b += 1
+        weights = gradient[at : at + after * before].reshape(after, before)
+        _add_products(weights, d, by_row, (_START, d.shape[1], _NEXT), (after, rows, before))
         if layer == 0 and not for_inputs:
             break
         for i in range(before):
-            up = to[i]
             for b in range(rows):
-                up[b] = _ZERO
-            for o in range(after):
-                w, of = flat[at + o * before + i], d[o]
+                to[i, b] = _ZERO
+        _add_products(to, flat, d, (at, _NEXT, before), (before, after, rows))
+        if layer > 0:
+            for i in range(before):
                 for b in range(rows):
-                    up[b] += w * of[b]
-            if layer > 0:
-                for b in range(rows):
-                    up[b] = up[b] if x[i, b] > _ZERO else _ZERO
+                    to[i, b] = to[i, b] if x[i, b] > _ZERO else _ZERO
         now = 1 - now
     return now
 

@@ -22,7 +22,7 @@ from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, refuse_options
+from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, checked_records, refuse_options
 from raydpzv.experiment.prepare import Prepared, class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
@@ -33,6 +33,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
@@ -277,7 +278,8 @@ class PreparedHorizontal(Prepared):
         arrays = [*self.split.train.arrays, *self.split.held_out]
         if self.spec.split.how == "owners":
             arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
-        return fingerprint(self.spec, arrays, key) | self.plan.facts()
+        weights = weights_sha256({MODEL: self.spec.model.weights})
+        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""
@@ -393,7 +395,9 @@ def _checked_size(found: PreparedHorizontal) -> int:
         from raydpzv.models.own_model import check_model  # loads torch
 
         model = found.plan.model()
-        check_model(model, found.split.test.x[:8], found.plan.outputs, "the model")
+        check_model(
+            model, found.split.test.x[: checked_records(spec.method)], found.plan.outputs, "the model"
+        )
         module = model.module
     else:
         with torch.device("meta"):

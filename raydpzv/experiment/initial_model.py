@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,10 @@ from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.models.losses import Loss
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, LOSSES, WHOLE_MODELS
+from raydpzv.settings.party_names import label
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:  # defines torch modules, and so loads torch
     from raydpzv.models.own_model import OwnModel
 
 _MOST_PARAMETERS = 10**11
+_CHECKED = 8
+"""Fewest records on which a user's own model is checked."""
 MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 
@@ -39,6 +44,12 @@ def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
     size = model.size if isinstance(model, DenseNetwork) else sum(p.numel() for p in model.parameters())
     if size > _MOST_PARAMETERS:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
+
+
+def checked_records(method: Any) -> int:
+    """Return on how many records a user's own model is checked: more than a random batch has."""
+    batch = getattr(method, "batch", None)
+    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
 
 
 def refuse_options(options: Mapping[str, Any] | None, setting: str, name: str) -> None:
@@ -59,6 +70,14 @@ def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], devi
 
 def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     """Return a client's bottom network; shape: of one record's features."""
+    weights, title = (
+        spec.model.weights_of(client, spec.party_names),
+        f"the bottom model of {label(client, spec.party_names)}",
+    )
+    return with_weights(_bottom_module(spec, client, shape), weights, spec.model.partial_weights, title)
+
+
+def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     from raydpzv.models.bottoms import bottom  # defines torch modules, and so loads torch
 
     model, data = spec.model, spec.data
@@ -74,8 +93,8 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
 def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
     """Return a client's bottom network if it is one of dense layers, else None; shape: of one record's features."""
     model = spec.model
-    if DATA_SOURCES[spec.data.source].tokens:
-        return None
+    if DATA_SOURCES[spec.data.source].tokens or model.weights_of(client, spec.party_names):
+        return None  # torch alone reads weights
     return dense_bottom(model.bottom_of(client), shape, model.hidden, model.embedding, model.initial)
 
 
@@ -88,8 +107,15 @@ class FirstModel:
 
     @classmethod
     def recorded(cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, FirstModel]:
-        """Return those of a recorded run by their names. Raises DataError."""
+        """Return those of a recorded run by their names, {} where their file is missing. Raises DataError."""
         layouts = facts.get("layouts", {})
+        if layouts and not vectors:
+            warnings.warn(
+                "initial.npz is missing: your models are built again, and must have the digests in the ledger's header",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return {}
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
             raise DataError(
                 "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
@@ -136,7 +162,10 @@ class BottomPlan:
 
     def own_models(self) -> dict[str, FirstModel]:
         """Return the models that only their user can make again."""
-        own = [m for m in range(len(self.shapes)) if is_foreign(self.spec.model.bottom_of(m))]
+        model, names = self.spec.model, self.spec.party_names
+        own = [
+            m for m in range(len(self.shapes)) if is_foreign(model.bottom_of(m)) or model.weights_of(m, names)
+        ]
         return {f"client {m}": _first(self.model(m)) for m in own}
 
     def facts(self) -> dict[str, Any]:
@@ -212,7 +241,8 @@ class ModelPlan:
 
     def own_models(self) -> dict[str, FirstModel]:
         """Return the model if only its user can make it again."""
-        return {MODEL: _first(self.model())} if is_foreign(self.spec.model.kind) else {}
+        model = self.spec.model
+        return {MODEL: _first(self.model())} if is_foreign(model.kind) or model.weights else {}
 
     def facts(self) -> dict[str, Any]:
         """Return what `of` needs."""
@@ -220,6 +250,10 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
+        model = self.spec.model
+        return with_weights(self._module(), model.weights, model.partial_weights, "the model")
+
+    def _module(self) -> torch.nn.Module:
         from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
 
         model = self.spec.model
@@ -239,7 +273,7 @@ class ModelPlan:
     def dense(self) -> DenseNetwork | None:
         """Return the network if compiled kernels know its layers and its loss, cross-entropy; else None."""
         model = self.spec.model
-        if self.loss != "cross_entropy":
+        if self.loss != "cross_entropy" or model.weights:  # torch alone reads weights
             return None
         return dense_whole(model.kind, self.shape, model.hidden, self.outputs)
 

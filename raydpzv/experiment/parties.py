@@ -25,6 +25,7 @@ from raydpzv.experiment.initial_model import (
     bottom_module,
     bottom_network,
     check_size,
+    checked_records,
     refuse_options,
 )
 from raydpzv.foreign import is_foreign
@@ -33,14 +34,12 @@ from raydpzv.lazy_import import torch
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
 
 if TYPE_CHECKING:  # loads torch
     from raydpzv.models.own_model import OwnModel
-
-_CHECKED = 8
-"""Fewest records on which a user's own model is checked."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class ClientFactory:
         model: DenseNetwork | torch.nn.Module | None = self.dense()
         if is_foreign(names[self.client]):
             own = bottom_model(spec, self.client, shape)
-            _check_own(own, self.x_train[: _checked(spec)], spec.model.embedding, title)
+            _check_own(own, self.x_train[: checked_records(spec.method)], spec.model.embedding, title)
             model = own.module
         elif model is None:
             with torch.device("meta"):
@@ -133,17 +132,17 @@ class ServerFactory:
             )
         if is_foreign(model.head):
             widths = self.spec.split.clients, model.embedding
-            many = _checked(self.spec)
+            many = checked_records(self.spec.method)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             own = FlatModel(self.head, Key(self.spec.seed) / "server")
             _check_own(own, records, self.classes, "the head")
-        else:
-            refuse_options(model.head_options, "head_options", model.head)
+            return check_size(own.module, "the head")
+        refuse_options(model.head_options, "head_options", model.head)
         network: DenseNetwork | torch.nn.Module | None = self.dense()
         if network is None:
             with torch.device("meta"):
                 network = self.head()
-        check_size(network, "the head")
+        return check_size(network, "the head")
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -152,8 +151,10 @@ class ServerFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the head if it is one of dense layers, else None."""
+        """Return the head if it is one of dense layers whose weights are drawn, else None."""
         model = self.spec.model
+        if model.weights_of("server", ()):
+            return None
         return dense_head(
             *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
         )
@@ -180,6 +181,10 @@ class ServerFactory:
 
     def head(self) -> torch.nn.Module:
         """Return the head's network."""
+        model = self.spec.model
+        return with_weights(self._head(), model.weights_of("server", ()), model.partial_weights, "the head")
+
+    def _head(self) -> torch.nn.Module:
         spec, model = self.spec, self.spec.model
         if is_foreign(model.head):
             own: OwnModel = HEADS[model.head]
@@ -206,12 +211,6 @@ def _inner_layers(model: DenseNetwork | torch.nn.Module) -> int:
     return len(inner_layers(model))
 
 
-def _checked(spec: VerticalScenario) -> int:
-    """Return on how many records a user's own model is checked: more than a random batch has."""
-    batch = spec.method.batch
-    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
-
-
 def vertical_parties(
     spec: VerticalScenario, split: Split, parts: Sequence[Part], noise: NoiseParts, coins: Key
 ) -> tuple[tuple[ClientFactory, ...], ServerFactory]:
@@ -230,7 +229,9 @@ def vertical_parties(
     # one client of each shape: a deep model takes tens of milliseconds to build
     first_of: dict[object, ClientFactory] = {}
     for client in clients:
-        first_of.setdefault((client.x_train.shape[1:], spec.model.bottom_of(client.client)), client)
+        m = client.client
+        made = spec.model.bottom_of(m), spec.model.weights_of(m, spec.party_names)
+        first_of.setdefault((client.x_train.shape[1:], *made), client)
     for client in first_of.values():
         client.check()
     server.check()

@@ -84,10 +84,12 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         clauses.append(
             "ε supposes that your own method releases only what its descriptor says, which is not checked"
         )
+    if spec.model.weights:
+        clauses.append("ε supposes that model.weights were made without these records")
     if set(spec.own) - {spec.method.name}:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
-            "alone, which is checked on one batch"
+            "alone, which is checked on one batch of at most twice the planned size"
         )
     return tuple(clauses)
 

@@ -25,6 +25,7 @@ from raydpzv.experiment.prepare import (
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records import metrics
@@ -105,8 +106,10 @@ class PreparedVertical(Prepared):
     def fingerprint(self, key: bytes) -> dict[str, Any]:
         arrays = [array for c in self.clients for array in (c.x_train, c.x_held_out)]
         found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_held_out], key)
-        plan = self.plan()
-        return found | (plan.facts() if plan else {})
+        plan, model, names = self.plan(), self.spec.model, self.spec.party_names
+        words = {"server": model.weights_of("server", ())}
+        words |= {f"client {m}": model.weights_of(m, names) for m in range(len(self.clients))}
+        return found | (plan.facts() if plan else {}) | weights_sha256(words)
 
     def class_shares(self) -> list[float]:
         tested = len(self.server.y_held_out) - self.server.validated

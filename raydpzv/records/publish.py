@@ -25,7 +25,7 @@ from typing import Any
 
 import tomli_w
 
-from raydpzv.config.paths import PATHS
+from raydpzv.config.paths import PATHS, each_path
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import as_json, sha256, write_atomically, write_npz
@@ -112,7 +112,10 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
         )
     append_rows(made, rows)
     write_models(made, models)
-    if first := folder.first_models():
+    first = folder.first_models()
+    if first.keys() != folder.environment().get("layouts", {}).keys():
+        raise DataError(f"{folder.path}: initial.npz lacks a model on record; bring it back from a copy")
+    if first:
         write_npz(made / INITIAL, first)
     write_atomically(made / SCENARIO, tomli_w.dumps(what.settings).encode())
     write_atomically(made / ENVIRONMENT, as_json(what.environment).encode())
@@ -246,10 +249,14 @@ def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str,
     }
 
 
+def _withheld(path: Any) -> Any:
+    return each_path(without_digest(path), lambda path: WITHHELD_PATH)
+
+
 def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a scenario's tree without paths of the operator and without digests of a user's objects."""
     return {
-        name: {k: WITHHELD_PATH if (name, k) in PATHS else without_digest(v) for k, v in table.items()}
+        name: {k: _withheld(v) if (name, k) in PATHS else without_digest(v) for k, v in table.items()}
         if isinstance(table, Mapping)
         else table
         for name, table in settings.items()

@@ -120,6 +120,19 @@ def _options(value: Any) -> Any:
 Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 """Arguments of a user's own class or function."""
 
+
+def _party_weights(value: Any) -> Any:
+    """Accept a table by party, or a list with one entry for each client."""
+    if isinstance(value, list | tuple):
+        value = {str(client): each for client, each in enumerate(value)}
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in (*value, *value.values())):
+        raise ValueError('wanted a table of files by party, such as {bank = "bank.safetensors"}')
+    return dict(value)
+
+
+PartyWeights = Annotated[dict[str, str], BeforeValidator(_party_weights)]
+"""Files of weights, or names of a user's own, by party."""
+
 Label = str | int | bool
 """A class or a category, as TOML has it."""
 

@@ -6,7 +6,7 @@ The docstring under each field is its line in the settings page (docs/settings.m
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -25,6 +25,7 @@ from raydpzv.settings.fields import (
     Options,
     Parties,
     PartyName,
+    PartyWeights,
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
@@ -183,6 +184,11 @@ class ModelSection(Section):
     """Arguments of your own bottom models. Parameters named shape, embedding and client are filled in."""
     head_options: Options | None = None
     """Arguments of your own head. Parameters named clients, embedding and classes are filled in."""
+    weights: PartyWeights | None = None
+    """Weights before the first update, by party, and of the head as "server": each a file (.safetensors, .pt) or your
+    own mapping of names to tensors, such as {bank = "bank.safetensors", server = "parts:head_weights"}."""
+    partial_weights: bool | None = None
+    """true: what `weights` lack is drawn from the seed; left out: refused."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
@@ -195,6 +201,13 @@ class ModelSection(Section):
     def bottom_of(self, client: int) -> str:
         """Return the name of a client's bottom model."""
         return self.bottoms[client] if self.bottoms else self.bottom
+
+    def weights_of(self, party: int | str, names: Sequence[str]) -> str | None:
+        """Return a client's weights, or those of "server"; names: of the parties."""
+        given = self.weights or {}
+        return given.get(str(party)) or (
+            given.get(names[party]) if isinstance(party, int) and party < len(names) else None
+        )
 
     @property
     def head_widths(self) -> tuple[int, ...]:
@@ -380,6 +393,8 @@ class CommonSections(Section):
         words = [getattr(method, "name", "")]
         words += [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
+        given = getattr(model, "weights", None) or ""
+        words += given.values() if isinstance(given, Mapping) else [given]
         return tuple(dict.fromkeys(filter(is_foreign, words)))
 
     def __getstate__(self) -> dict[Any, Any]:

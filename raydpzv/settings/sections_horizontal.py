@@ -62,6 +62,11 @@ class WholeModelSection(Section):
     paper (cnn_users, mlp_normed); or your own, "module:attribute"."""
     options: Options | None = None
     """Arguments of your own model. Parameters named shape, outputs and classes are filled in."""
+    weights: str | None = None
+    """Weights before the first update: a file (.safetensors, .pt), or your own mapping of names to tensors,
+    "module:attribute"."""
+    partial_weights: bool | None = None
+    """true: what `weights` lack is drawn from the seed; left out: refused."""
     hidden: Widths = (32,)
     """Hidden widths of mlp and mlp_normed."""
     outputs: Width | None = None
