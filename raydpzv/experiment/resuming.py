@@ -20,6 +20,7 @@ from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints, last_round
@@ -162,7 +163,7 @@ def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFold
     held = "there is none" if updates is None else f"it holds {updates}"
     raise DataError(
         f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
-        "bring it back from a copy, or start a new run with --out"
+        "restore it from a copy, or start a new run with --out"
     )
 
 
@@ -190,7 +191,7 @@ def _check_gaps(releases: Recorded, path: Path) -> None:
 
 
 def _releases_beside_ledger(folder: RunFolder) -> bool:
-    """Tell whether a run keeps what it releases in its rows alone."""
+    """Return whether a run keeps what it releases in its rows alone."""
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
@@ -201,7 +202,7 @@ def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
 
 
 def check_recomputable(experiment: Prepared, path: Path) -> None:
-    """Raise NotRecomputable for a run that its record cannot bring back."""
+    """Raise NotRecomputable for a run that its record cannot reproduce."""
     if what := experiment.unrecorded:
         raise NotRecomputable(
             f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
@@ -233,7 +234,7 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
     ledger = folder.ledger.exists()
     if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
         raise NotRecomputable(
-            f"{folder.path}: has rows of a wall-clock run and no checkpoint to go on from; "
+            f"{folder.path}: has rows of a wall-clock run and no checkpoint to continue from; "
             "start a new run with --out, or look at this one with: raydpzv replay"
         )
 
@@ -241,12 +242,14 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
     """Raise InputError if the scenario or the data are not those with which the run began.
 
-    Raises DataError where the data cannot be told, since the operator's file is away.
+    Raises DataError where the data cannot be identified, since the operator's file is away.
     """
     now = experiment.fingerprint(read_key(folder.path))
     check_scenario(folder, now["scenario_sha256"])
     if folder.environment().get(DATA_DIGEST) != now[DATA_DIGEST]:
         raise _changed(folder, "the data")
+    if other := other_weights(folder.environment(), now):
+        raise _changed(folder, f"the weights (model.weights) of {other}")
 
 
 def check_scenario(folder: RunFolder, now: str) -> None:
