@@ -174,7 +174,7 @@ def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[st
     tree["data"].setdefault("scale", "none")
     own = descriptor.config.__dataclass_fields__
     if "cohort" in own and "cohort" not in settings:
-        tree["method"]["cohort"] = min(own["cohort"].default, tree["split"]["clients"])
+        tree["method"]["cohort"] = max(1, min(own["cohort"].default, tree["split"]["clients"]))
     for key, value in settings.items():
         value = _named_weights(value) if key == "weights" else value
         _set(tree, setting_path(key, own), value, [*own, *_TABLES])

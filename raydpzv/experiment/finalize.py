@@ -29,7 +29,7 @@ from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallb
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.run_folder import INITIAL, drop_checkpoints, write_models
+from raydpzv.records.run_folder import INITIAL, RunFolder, drop_checkpoints, write_models
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
@@ -158,6 +158,17 @@ def run_folder(
             folder.begin_leg()
         with _uploaded(options, experiment, folder), options.watch.told(start):
             yield folder
+
+
+def keep_first_models(experiment: Prepared, folder: RunFolder) -> None:
+    """Write a run's initial.npz again if it is missing or damaged; the ledger's header holds the models' digests."""
+    own = {name: model.flat for name, model in experiment.own_models().items()}
+    try:
+        kept = folder.first_models()
+    except DataError:
+        kept = {}
+    if any(not np.array_equal(kept.get(name, ()), flat) for name, flat in own.items()):
+        write_npz(folder.path / INITIAL, own)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable
+from raydpzv.experiment.finalize import keep_first_models
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
@@ -63,6 +64,7 @@ def resuming(
         prepared = prepared_again(spec, folder)
         check_same(prepared, folder)
         prepared = restarted(prepared, folder)
+        keep_first_models(prepared, folder)
         if not beside:
             folder.go_back()
         delete_scratch_files(path)
