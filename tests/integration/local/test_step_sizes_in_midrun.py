@@ -8,7 +8,8 @@ import scenarios
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import replay
-from raydpzv.experiment.runner import continued, run, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run, run_local
 
 CHANGE = 13
 SMALL = (
