@@ -121,7 +121,7 @@ def _require_newest(folder: RunFolder) -> None:
         raise DataError(
             f"{folder.path}: has rows of round {seen}, but "
             + (f"its checkpoint is one after {made}" if made else "no checkpoint")
-            + ": what was released since is on no record, so the run cannot go on: bring the newest checkpoint back "
+            + ": what was released since is on no record, so the run cannot continue: restore the newest checkpoint "
             "from a copy, or start a new run"
         )
 
@@ -139,9 +139,9 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
         if ledger.version < made:
             raise DataError(
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
-                "end was lost, so the run cannot go on; start a new one with --out"
+                "end was lost, so the run cannot continue; start a new one with --out"
             )
-        ledger.load_snapshot(RESUMED, made)  # what it goes on from is checked before any row is dropped
+        ledger.load_snapshot(RESUMED, made)  # what it continues from is checked before any row is dropped
         return ledger.version
 
 
@@ -162,7 +162,7 @@ def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFold
     held = "there is none" if updates is None else f"it holds {updates}"
     raise DataError(
         f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
-        "bring it back from a copy, or start a new run with --out"
+        "restore it from a copy, or start a new run with --out"
     )
 
 
@@ -190,7 +190,7 @@ def _check_gaps(releases: Recorded, path: Path) -> None:
 
 
 def _releases_beside_ledger(folder: RunFolder) -> bool:
-    """Tell whether a run keeps what it releases in its rows alone."""
+    """Return whether a run keeps what it releases in its rows alone."""
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
@@ -201,7 +201,7 @@ def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
 
 
 def check_recomputable(experiment: Prepared, path: Path) -> None:
-    """Raise NotRecomputable for a run that its record cannot bring back."""
+    """Raise NotRecomputable for a run that its record cannot reproduce."""
     if what := experiment.unrecorded:
         raise NotRecomputable(
             f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
@@ -233,7 +233,7 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
     ledger = folder.ledger.exists()
     if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
         raise NotRecomputable(
-            f"{folder.path}: has rows of a wall-clock run and no checkpoint to go on from; "
+            f"{folder.path}: has rows of a wall-clock run and no checkpoint to continue from; "
             "start a new run with --out, or look at this one with: raydpzv replay"
         )
 
@@ -241,7 +241,7 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
     """Raise InputError if the scenario or the data are not those with which the run began.
 
-    Raises DataError where the data cannot be told, since the operator's file is away.
+    Raises DataError where the data cannot be identified, since the operator's file is away.
     """
     now = experiment.fingerprint(read_key(folder.path))
     check_scenario(folder, now["scenario_sha256"])
