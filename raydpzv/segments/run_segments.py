@@ -54,7 +54,7 @@ class RunSegment:
         self._observer.emit("leg", leg=number, **at, gap=gap, recovered=self._recovered)
 
     def _restore_loop(self, *, lost: bool) -> None:
-        """Restore the server's loop from the checkpoint; lost: messages were under way, of which nobody knows the end."""
+        """Restore the server's loop from the checkpoint; lost: messages under way, whose end nobody knows."""
         self._loop.restore(self._run["status"], self._run["services"], lost=lost)
         self._loop.close()  # nobody knows when the answers under way were applied
 
