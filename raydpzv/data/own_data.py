@@ -112,6 +112,8 @@ def labels(array: np.ndarray, name: str) -> np.ndarray:
             f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
             "text of data.classes"
         )
+    if array.dtype.kind == "u" and int(array.max()) > MOST_TOKENS:
+        raise DataError(f"data: {name} has whole numbers above {MOST_TOKENS}: number the classes from 0")
     return array if array.dtype.kind == "U" else array.astype(np.int64)
 
 

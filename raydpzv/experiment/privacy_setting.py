@@ -89,7 +89,7 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
     if set(spec.own) - {spec.method.name}:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
-            "alone, which is checked on one batch"
+            "alone, which is checked on one batch of at most twice the planned size"
         )
     return tuple(clauses)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable
+from raydpzv.experiment.finalize import keep_first_models
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
@@ -62,6 +63,7 @@ def resuming(
         prepared = prepared_again(spec, folder)
         check_same(prepared, folder)
         prepared = restarted(prepared, folder)
+        keep_first_models(prepared, folder)
         if not beside:
             folder.go_back()
         delete_scratch_files(path)
@@ -141,7 +143,7 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
                 "end was lost, so the run cannot continue; start a new one with --out"
             )
-        ledger.load_snapshot(RESUMED, made)  # what it continues from is checked before any row is dropped
+        ledger.load_snapshot(RESUMED, made)  # where it resumes is checked before any row is dropped
         return ledger.version
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +17,9 @@ from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions
 from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import restarted, resuming
-from raydpzv.records.callbacks import Callback
+from raydpzv.interrupts import interruptible
+from raydpzv.notebook import PACE, CellLine
+from raydpzv.records.callbacks import Callback, StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.registry import RUNNERS
@@ -81,8 +84,42 @@ def run(
         options.watch.status(Status(stage=what))
 
     with created(storage, "run", waits=waits) if storage is not None else nullcontext() as uploader:
-        found: Run = start(prepared, replace(options, storage=uploader))
-        return found
+        return _watched(start, prepared, replace(options, storage=uploader), own_stop=stop is None)
+
+
+def resume(path: str | Path, *, runner: str | None = None, callbacks: Sequence[Callback] = ()) -> Run:
+    """Resume an interrupted run in its folder, under the virtual clock to the same bits; as `raydpzv resume` does.
+
+    Hand over the same model, data and method first, if they are your own: make the scenario again. runner: left out,
+    "local", under the wall clock the run's first one. Raises InputError and DataError.
+    """
+    prepared, folder, name = continued(Path(path))
+    start = RUNNERS[runner or usual_runner(prepared.spec, folder)]
+    return _watched(start, prepared, RunOptions(folder, name, callbacks=callbacks), own_stop=True)
+
+
+def usual_runner(spec: AnyScenario, folder: RunFolder) -> str:
+    """Return the default runner of a resumed run: under the wall clock its first one, which made its times."""
+    began = str(folder.environment().get("runner"))
+    return began if spec.clock.kind == "wall" and began in RUNNERS else "local"
+
+
+def _watched(start: Callable[..., Run], prepared: Prepared, options: RunOptions, *, own_stop: bool) -> Run:
+    """Run, with a line of progress in a notebook; own_stop: nobody else sets `stop`, so that Ctrl-C does."""
+    line, out = CellLine(), options.out
+    folder = out.path if isinstance(out, RunWriter) else out
+    continues = f"raydpzv.resume({str(folder)!r})" if folder else "out=FOLDER, which keeps a run to resume"
+    budget = prepared.spec.budget.updates
+
+    def show(status: Status) -> None:
+        of = f" of {budget:,}" if budget else ""
+        scored = "" if math.isnan(status.accuracy) else f", accuracy {status.accuracy:.3f}"
+        done = f"{status.updates:,}{of} updates{scored}"
+        line.show(f"waiting for {status.stage}" if status.stage else done, now=True)
+
+    watch = [StatusCallback(show, PACE)] if line.shown else []
+    with interruptible(options.stop if own_stop else None, f"stopped; continue with {continues}"):
+        return start(prepared, replace(options, callbacks=[*options.callbacks, *watch]))
 
 
 def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:

@@ -5,12 +5,14 @@ The docstring under each field is its line in the settings page (docs/settings.m
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.foreign import is_foreign, packed, unpack
+from raydpzv.notebook import table_html
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
@@ -22,6 +24,7 @@ from raydpzv.settings.fields import (
     OneLabel,
     Options,
     Parties,
+    PartyName,
     PartyWeights,
     PerClientNotNegative,
     PerClientPositive,
@@ -138,7 +141,7 @@ class SplitSection(Section):
     parties: Parties | None = None
     """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
     first party is client 0. Reports and messages show the names."""
-    names: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    names: Annotated[tuple[PartyName, ...] | None, Field(strict=False)] = None
     """Names of the clients whose arrays your own data hold, in their order."""
 
     @model_validator(mode="before")
@@ -403,6 +406,24 @@ class CommonSections(Section):
         """Adopt a state and the user's objects."""
         unpack(state.get("own", {}))
         super().__setstate__({key: value for key, value in state.items() if key != "own"})
+
+    def _repr_html_(self) -> str:
+        """Show the settings that differ from their defaults."""
+        method: Any = vars(self)["method"]
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"method"})
+        given["method"] = {
+            f.name: value
+            for f in dataclasses.fields(method)
+            if (value := getattr(method, f.name)) != f.default or f.name == "name"
+        }
+        rows = [
+            (f"{table}.{key}", f"{value!s:.60}")
+            for table, settings in given.items()
+            if isinstance(settings, Mapping)
+            for key, value in settings.items()
+        ]
+        alone = [(key, value) for key, value in given.items() if not isinstance(value, Mapping)]
+        return table_html(f"scenario {self.name or self.title or method.name}", [*alone, *rows])
 
     @property
     def note(self) -> str:
