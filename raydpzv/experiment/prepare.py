@@ -97,7 +97,7 @@ class Prepared(ABC):
 
     @property
     def under_way(self) -> int:
-        """Releases that a segment may have made and lost, of which no record tells."""
+        """Releases that a segment may have made and lost, of which there is no record."""
         return 0
 
     @property
@@ -107,7 +107,7 @@ class Prepared(ABC):
 
     @property
     def awaits_checkpoints(self) -> bool:
-        """Whether each round waits until its checkpoint is written: no other record tells of its releases."""
+        """Whether each round waits until its checkpoint is written: no other record has its releases."""
         return False
 
     @property

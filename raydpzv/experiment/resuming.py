@@ -219,7 +219,7 @@ def _require_newest(folder: RunFolder) -> None:
         raise DataError(
             f"{folder.path}: has rows of round {seen}, but "
             + (f"its checkpoint is one after {made}" if made else "no checkpoint")
-            + ": what was released since is on no record, so the run cannot go on: bring the newest checkpoint back "
+            + ": what was released since is on no record, so the run cannot continue: restore the newest checkpoint "
             "from a copy, or start a new run"
         )
 
@@ -237,7 +237,7 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
         if ledger.version < made:
             raise DataError(
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
-                "end was lost, so the run cannot go on; start a new one with --out"
+                "end was lost, so the run cannot continue; start a new one with --out"
             )
         ledger.load_snapshot(RESUMED, made)  # where it resumes is checked before any row is dropped
         return ledger.version
