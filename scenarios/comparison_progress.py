@@ -92,7 +92,7 @@ def _line(planned: Planned, status: Status) -> str:
     amounts = {"updates": float(status.updates), "seconds": status.time}
     at = amounts.get(unit, float(status.bytes_up + status.bytes_down))
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
-    scored = not (math.isnan(status.accuracy) and math.isnan(status.concordance))
+    scored = not all(map(math.isnan, (status.accuracy, status.concordance, status.loss)))
     return f"{who}: {at:,.0f}{of} {unit}{', ' + score(status) if scored else ''}"
 
 

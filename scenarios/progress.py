@@ -157,6 +157,8 @@ def score(status: Status) -> str:
     """Return the newest model's accuracy in words, or the concordance of survival times, which have no accuracy."""
     if not math.isnan(status.concordance):
         return f"concordance {status.concordance:.3f}"
+    if math.isnan(status.accuracy) and not math.isnan(status.loss):
+        return f"loss {status.loss:.4g}"
     return f"accuracy {_number(status.accuracy, '.3f')}"
 
 

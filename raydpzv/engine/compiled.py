@@ -19,6 +19,7 @@ import numpy as np
 from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.ranking import areas, balanced_accuracy
+from raydpzv.engine.scores import with_own
 from raydpzv.engine.split_model import (
     AGE_BINS,
     COUNTED,
@@ -208,6 +209,7 @@ class CompiledTop:
             np.array(labels, np.int64) for labels in (rows.labels_train, rows.labels_test)
         )
         self._clients, self._width, self._validated = clients, width, rows.validated
+        self._metrics = rows.metrics
         self._table = np.zeros((len(self._labels), clients * width), np.float32)
         self._refreshed = np.zeros((len(self._labels), clients), np.int64)
         self._widest = max(self._parameters.widest, clients * width)
@@ -351,7 +353,7 @@ class CompiledTop:
         own, labels = self._parameters, self._labels_test
         flat = own.flat if at is None else at
         return score_parts(
-            lambda part: scored(joined, labels, part, flat, own.sizes, self._widest),
+            lambda part: scored(joined, labels, part, (flat, own.sizes, self._widest), self._metrics),
             *(len(labels), self._validated),
         )
 
@@ -422,9 +424,17 @@ class CompiledTop:
 
 
 def scored(
-    source: np.ndarray, labels: np.ndarray, part: slice, flat: np.ndarray, sizes: np.ndarray, widest: int
+    source: np.ndarray,
+    labels: np.ndarray,
+    part: slice,
+    network: tuple[np.ndarray, np.ndarray, int],
+    metrics: str = "",
 ) -> Metrics:
-    """Score a part of the rows [N, F] with classes [N] by a dense network, in blocks of 512."""
+    """Score a part of the rows [N, F] with classes [N] by a dense network, in blocks of 512.
+
+    network: parameters, sizes and widest layer; metrics: the name of the user's.
+    """
+    flat, sizes, widest = network
     count, two = part.stop - part.start, sizes[-1] == 2
     counts, right, total = np.zeros(sizes[-1], np.int64), 0, 0.0
     margins = np.empty(count if two else 0)
@@ -434,9 +444,19 @@ def scored(
         found = _score(source, labels, ids, flat, sizes, widest, counts, margins[start:stop])
         right, total = right + found[0], total + found[1]
     plain = (right / count, total / count, int(counts.max()) / count)
-    if not two:
-        return Metrics(*plain)
-    return Metrics(*plain, *areas(margins, labels[part]), balanced_accuracy(margins, labels[part]))
+    ranks = (*areas(margins, labels[part]), balanced_accuracy(margins, labels[part])) if two else ()
+    found = Metrics(*plain, *ranks)
+    return with_own(found, metrics, _scores(source[part], *network), labels[part]) if metrics else found
+
+
+def _scores(source: np.ndarray, flat: np.ndarray, sizes: np.ndarray, widest: int) -> np.ndarray:
+    """Return the scores of rows [N, F], float32 [N, K]."""
+    count, last = len(source), sizes[-1]
+    if len(sizes) == 1:  # the sum of the embeddings
+        return source.reshape(count, -1, last).sum(1) + flat[:last]
+    out, acts = np.empty((count, last), np.float32), np.empty((len(sizes), widest, count), np.float32)
+    _embed(source, np.arange(count, dtype=np.int32), flat, sizes, _NO_NOISE, math.inf, acts, out)
+    return out
 
 
 def _rows(ids: np.ndarray) -> np.ndarray:

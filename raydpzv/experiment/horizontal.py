@@ -23,7 +23,14 @@ from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, share
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.initial_model import MODEL, FirstModel, ModelPlan, check_size
-from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
+from raydpzv.experiment.prepare import (
+    check_functions,
+    class_shares,
+    fingerprint,
+    own_measures,
+    shared_rows,
+    timing,
+)
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
@@ -32,10 +39,11 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.losses import Loss
 from raydpzv.models.own_model import check_model
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.secure import require_installed
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.privacy_filter import privacy_filter
@@ -161,7 +169,7 @@ class PreparedHorizontal:
     def plan(self) -> ModelPlan:
         """The model and how it moves, which needs no data."""
         train = self.split.train
-        return ModelPlan(self.spec, train.shape, train.classes)
+        return ModelPlan(self.spec, train.shape, train.width)
 
     @property
     def seeded(self) -> bool:
@@ -286,9 +294,12 @@ class PreparedHorizontal:
         return Budget(b.updates, b.seconds, b.bytes)
 
     def class_shares(self) -> list[float]:
-        if self.split.test.times is not None:
+        if not self.split.test.classed:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
+
+    def measures(self) -> tuple[str, ...]:
+        return own_measures(self.spec, self.split.held_out[1], self.plan.outputs)
 
     def own_models(self) -> dict[str, FirstModel]:
         return self.plan.own_models() if self.seeded else {}
@@ -320,10 +331,11 @@ class PreparedHorizontal:
         if self.engine == "compiled":
             network = self.plan.dense()
             assert network is not None  # the engine was chosen by this
-            return CompiledObjective(network, self._reader(device))
+            return CompiledObjective(network, self._reader(device), self.spec.evaluate.metrics or "")
         from raydpzv.engine.torch_objective import TorchObjective  # loads torch
 
-        return TorchObjective(self.plan.module, self._reader(device), self.plan.loss)
+        metrics = self.spec.evaluate.metrics or ""
+        return TorchObjective(self.plan.module, self._reader(device), self.spec.loss, metrics)
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
         """Return one objective per thread, all on the same rows."""
@@ -374,7 +386,7 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
     """
-    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed))
+    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed), spec.goal)
     privacy = user_privacy(spec, parts, secret)
     found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
     _check(found)
@@ -393,7 +405,7 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
 
 
 def _check(found: PreparedHorizontal) -> None:
-    spec, classes = found.spec, found.split.train.classes
+    spec = found.spec
     if spec.descriptor.own_keys(spec.method):
         require_installed()
     if DATA_SOURCES[spec.data.source].tokens:
@@ -402,12 +414,8 @@ def _check(found: PreparedHorizontal) -> None:
             'token ids, whose size means nothing; use a vertical method with model.bottom = "transformer", or another '
             "source"
         )
-    if found.plan.loss == "cox" and spec.model.outputs not in (None, 1):
-        raise SpecError(
-            f"model.outputs: wanted 1, a record's score with survival times, got {spec.model.outputs}; leave it out"
-        )
-    if found.plan.loss != "cox" and spec.model.outputs is not None and spec.model.outputs < classes:
-        raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
+    _check_outputs(spec, found.split.train.width)
+    check_functions(spec, found.split.held_out[1], found.plan.outputs)
     if is_foreign(spec.model.kind):
         model = found.plan.model()
         check_model(model, found.split.test.x[:8], found.plan.outputs, "the model")
@@ -426,6 +434,24 @@ def _check(found: PreparedHorizontal) -> None:
                 f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
                 f'{size:,} parameters each); use "shared", which has the same bits'
             )
+
+
+def _check_outputs(spec: HorizontalScenario, width: int) -> None:
+    """Refuse a number of scores that the loss does not go with. width: classes, or numbers for labels."""
+    asked = spec.model.outputs
+    if asked is None or is_foreign(spec.loss):
+        return
+    loss: Loss = LOSSES[spec.loss]
+    if spec.loss == "cross_entropy":
+        if asked < width:
+            raise SpecError(f"model.outputs: wanted at least {width}, one per class, got {asked}")
+    elif asked != (loss.outputs or width):
+        what = (
+            "a record's score with survival times"
+            if loss.labels == "times"
+            else f'with model.loss = "{spec.loss}"'
+        )
+        raise SpecError(f"model.outputs: wanted {loss.outputs or width}, {what}, got {asked}; leave it out")
 
 
 def _check_layers(kind: str, module: torch.nn.Module) -> None:

@@ -23,6 +23,7 @@ from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size, refuse_options
+from raydpzv.experiment.prepare import check_functions
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
@@ -102,8 +103,9 @@ class ClientFactory:
 
 @dataclass(frozen=True)
 class ServerFactory:
-    """The server: labels [D] and [N], number of classes, scenario, noise on what it releases, the key of batches.
+    """The server: labels [D] and [N], scenario, noise on what it releases, the key of batches.
 
+    classes: that labels have; where labels are numbers, [D, T] and [N, T], how many of them a record has.
     validated: how many of the held-out rows, the last ones, are for validation.
     """
 
@@ -115,23 +117,29 @@ class ServerFactory:
     coins: Key = field(repr=False)
     validated: int = 0
 
+    @property
+    def outputs(self) -> int:
+        """Scores of a record."""
+        return self.spec.scores(self.classes)
+
     def check(self) -> None:
         """Raise SpecError if the head does not fit or is larger than any machine holds; builds no parameters."""
         model = self.spec.model
-        if model.head == "sum" and model.embedding != self.classes:
+        if model.head == "sum" and model.embedding != self.outputs:
+            of = "the number of classes" if self.outputs == self.classes > 1 else "a record's scores"
             raise SpecError(
-                f'model.embedding: wanted {self.classes}, the number of classes, with head = "sum", '
-                f"got {model.embedding}"
+                f'model.embedding: wanted {self.outputs}, {of}, with head = "sum", got {model.embedding}'
             )
         if is_foreign(model.head):
             widths = self.spec.split.clients, model.embedding
             many = _checked(self.spec)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             check_model(
-                FlatModel(self.head, Key(self.spec.seed) / "server"), records, self.classes, "the head"
+                FlatModel(self.head, Key(self.spec.seed) / "server"), records, self.outputs, "the head"
             )
         with torch.device("meta"):
             check_size(self.head(), "the head")
+        check_functions(self.spec, self.y_held_out, self.outputs)
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -140,8 +148,10 @@ class ServerFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the head if it is one of dense layers, else None."""
+        """Return the head if it is one of dense layers, with the loss that kernels know, else None."""
         model = self.spec.model
+        if self.spec.loss != "cross_entropy":
+            return None
         return dense_head(
             *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
         )
@@ -151,12 +161,14 @@ class ServerFactory:
         spec, key = self.spec, Key(self.spec.seed)
         clients, width = spec.split.clients, spec.model.embedding
 
-        rows = TopRows(self.y_train, self.y_held_out, clients, width, self.validated)
+        metrics = spec.evaluate.metrics or ""
+        rows = TopRows(self.y_train, self.y_held_out, clients, width, self.validated, metrics)
 
         def top(settings: HeadSettings) -> Top:
             if spec.model.engine == "compiled":
                 return CompiledTop(self.network(), settings, key, rows)
-            return TorchTop(Head(FlatModel(self.head, key / "server", device), settings, key), rows)
+            head = Head(FlatModel(self.head, key / "server", device), settings, key, spec.loss)
+            return TorchTop(head, rows)
 
         parts = ServerParts(
             *(top, len(self.y_train), clients, width, key, self.noise, self.coins), spec.budget.updates
@@ -168,11 +180,11 @@ class ServerFactory:
         spec, model = self.spec, self.spec.model
         if is_foreign(model.head):
             own: OwnModel = HEADS[model.head]
-            offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.classes}
+            offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.outputs}
             return own(model.head_options or {}, offered)
         refuse_options(model.head_options, "head_options", model.head)
         head: torch.nn.Module = HEADS[model.head](
-            spec.split.clients, model.embedding, model.head_widths, self.classes
+            spec.split.clients, model.embedding, model.head_widths, self.outputs
         )
         return head
 
@@ -196,7 +208,7 @@ def vertical_parties(
         for m, part in enumerate(parts)
     )
     server = ServerFactory(
-        spec, split.train.y, y_held_out, split.train.classes, noise, coins, split.validated
+        spec, split.train.targets, y_held_out, split.train.width, noise, coins, split.validated
     )
     # one client of each shape: a deep model takes tens of milliseconds to build
     first_of: dict[object, ClientFactory] = {}

@@ -270,6 +270,13 @@ def final_score(scores: pa.Table, name: str) -> float:
     return float(last[0][name]) if last else math.nan
 
 
+def measures(table: pa.Table, part: str = "test") -> dict[str, FloatArray]:
+    """Return the values of each measure of its own name at the evaluations of a part, in order."""
+    chosen = _of_part(table, part)
+    names, values = _column(chosen, "name"), _column(chosen, "value")
+    return {name: values[names == name] for name in dict.fromkeys(names.tolist())}
+
+
 def validation_by_round(evaluation: pa.Table) -> dict[int, float]:
     """Return the accuracy on validation rows by the round of the evaluation; nothing without such rows."""
     validated = _of_part(evaluation, "validation")

@@ -26,6 +26,7 @@ from raydpzv.records import lateness, metrics, traffic
 from raydpzv.records.lateness import leg_begins
 from raydpzv.report import plots, text
 from raydpzv.report.plots import Curve, ReportFigure, chart
+from raydpzv.report.run_summary import score_name
 from raydpzv.report.run_tables import RunView
 
 PAPER = "claimed by the paper, not proved"
@@ -116,37 +117,46 @@ def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigur
     drawn = list(compress(found, moves))
     if not drawn:
         return None
-    score = "concordance" if any(map(_survived, runs)) else "accuracy"
-    figure, ax = chart(f"Test {score} over {axis.name}", axis.words, f"test {score} (%)")
+    score = next((name for name in map(_score, runs) if name != "accuracy"), "accuracy")
+    share = score in ("accuracy", "concordance")
+    figure, ax = chart(f"Test {score} over {axis.name}", axis.words, f"test {score}{' (%)' if share else ''}")
     if axis.wide:
         plots.plain_log(ax, "x")
     curves = [
         Curve(
             getattr(s, axis.field) / axis.unit,
             *(s.accuracy, plots.line(i), run.label),
-            end=text.percent(s.accuracy[-1]),
+            end=(text.percent if share else text.short)(s.accuracy[-1]),
             marked=True,
         )
         for i, run, s in drawn
     ]
     handles = plots.lines(ax, curves)
     plots.mark_ends(ax, curves)
-    plots.percents(ax)
+    if share:
+        plots.percents(ax)
     if len(runs) > 1:
         plots.legend(figure, handles)
     said = caption.replace("accuracy", score, 1) + _left_out(still, axis.still)
     return ReportFigure(f"accuracy_over_{axis.name}", said, figure)
 
 
-def _survived(run: RunView) -> bool:
-    """Tell whether a run's held-out rows are survival times, which have a concordance and no accuracy."""
-    return bool(run.rows["concordance"].num_rows)
+def _score(run: RunView) -> str:
+    return score_name(run.summary)
 
 
 def _evaluations(run: RunView) -> metrics.AccuracySeries:
-    """Return the evaluations; in place of accuracies the concordances of survival times."""
-    found = metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
-    return replace(found, accuracy=metrics.concordances(run.rows["concordance"])) if _survived(run) else found
+    """Return the evaluations; in place of accuracies what models without any are judged by."""
+    found, score = metrics.accuracy_series(run.rows["evaluation"], run.rows["message"]), _score(run)
+    if score == "concordance":
+        return replace(found, accuracy=metrics.concordances(run.rows["concordance"]))
+    if score == "loss":
+        return replace(found, accuracy=found.loss)
+    return (
+        found
+        if score == "accuracy"
+        else replace(found, accuracy=metrics.measures(run.rows["measure"])[score])
+    )
 
 
 def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:

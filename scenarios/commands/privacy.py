@@ -25,7 +25,7 @@ def privacy_command(options: PrivacyCommand) -> None:
     table = [dataclasses.asdict(c) for c in found.claims()] if found else []
     said = verdict(found)
     facts = dataclasses.asdict(found) if found else {}
-    lists = stated_lists(spec.data) if found else ()
+    lists = stated_lists(spec.data, spec.goal) if found else ()
     planned = found.planned if found else spec.budget.updates is not None
     if options.as_json:
         reason = None if said.private else said.lead

@@ -1,0 +1,60 @@
+"""Pictures of measures that have names of their own: those of numbers, and a user's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from raydpzv.records import metrics
+from raydpzv.report import plots, text
+from raydpzv.report.plots import Curve, ReportFigure
+from raydpzv.report.run_tables import RunView
+
+_MOST = 8
+"""Measures that are drawn."""
+
+
+def measures_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw each measure of the test rows against the updates, a panel each; None without any."""
+    found = [metrics.measures(run.rows["measure"]) for run in runs]
+    names = list(dict.fromkeys(name for measures in found for name in measures))
+    if not names:
+        return None
+    shown = names[:_MOST]
+    rows = math.ceil(len(shown) / 2)
+    figure, axes = plots.canvas(8.0, 3.2 * rows, rows, min(2, len(shown)))
+    for spare in axes.flat[len(shown) :]:
+        spare.set_visible(False)
+    handles: list[Any] = []
+    for name, ax in zip(shown, axes.flat, strict=False):
+        plots.head(ax, name)
+        ax.set_xlabel("updates")
+        curves = [
+            Curve(
+                *(_updates(run, name), measures[name], plots.line(i), run.label),
+                end=text.short(measures[name][-1]),
+                marked=True,
+            )
+            for i, (run, measures) in enumerate(zip(runs, found, strict=True))
+            if name in measures
+        ]
+        drawn = plots.lines(ax, curves)
+        handles = drawn if len(drawn) > len(handles) else handles
+    if len(runs) > 1:
+        plots.legend(figure, handles)
+    more = f" Not drawn: {', '.join(names[_MOST:])}." if names[_MOST:] else ""
+    return ReportFigure(
+        "measures_over_updates", f"Measures of the test rows: {', '.join(shown)}.{more}", figure
+    )
+
+
+def _updates(run: RunView, name: str) -> np.ndarray:
+    """Return after which updates a measure of the test rows was taken."""
+    rows = run.rows["measure"]
+    chosen = rows.filter(pc.and_(pc.equal(rows["part"], "test"), pc.equal(rows["name"], name)))
+    updates: np.ndarray = chosen["round"].combine_chunks().to_numpy()
+    return updates
