@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from raydpzv.lazy_import import defer
 from raydpzv.sim.clock import WallClock
 from raydpzv.zo.kernels import FirstCalls, first_calls
 
@@ -41,14 +40,11 @@ _MOST_IDLE = 16
 class ActorProcess:
     """The object that runs in an actor's process; `remote_class` adds the methods of the class that it forwards to.
 
-    The class is imported when its object is made, after torch and pyarrow were deferred. So an actor that computes
-    without torch or makes no tables never loads them, even for the arguments that Ray unpickles.
+    The class is imported when its object is made.
     """
 
     def __init__(self) -> None:
         os.environ.update(dict.fromkeys(_ARROW, "1"))
-        for library in ("torch", "pyarrow"):
-            defer(library)
         self._made = threading.Event()
         self._object: Any = None
         self._failure: BaseException | None = None

@@ -71,7 +71,6 @@ class Driver:
     def __init__(self, server: Any, hooks: RunHooks, spec: AnyScenario) -> None:
         self._server, self._hooks, self._spec = server, hooks, spec
         self._timeout = spec.resources.timeout  # seconds that any call may take
-        self._writer = hooks.writer
         self._stop_sent = False
         self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
@@ -143,10 +142,10 @@ class Driver:
         taken = [place for place, (_, checkpoint) in enumerate(drained) if checkpoint]
         before = taken[-1] + 1 if taken else 0
         if taken and (checkpoint := drained[taken[-1]][1]):
-            self._writer.hold(joined([rows for rows, _ in drained[:before]]))
-            self._writer.write_checkpoint(checkpoint)
+            self._hooks.writer.hold(joined([rows for rows, _ in drained[:before]]))
+            self._hooks.writer.write_checkpoint(checkpoint)
         for rows, _ in drained[before:]:
-            self._writer.add(rows)
+            self._hooks.writer.add(rows)
 
     def _await(self, work: Any) -> None:
         """Wait for the server's loop, and look at it meanwhile."""
@@ -285,11 +284,11 @@ class Driver:
         if heard:
             self._control(server.go_on.remote(), "the server to go on")
         found: Status = self._control(server.status.remote(), "the server's status")
-        seconds = found.checkpoint_seconds + self._writer.checkpoint_seconds
+        seconds = found.checkpoint_seconds + self._hooks.writer.checkpoint_seconds
         self._status = found._replace(checkpoint_seconds=seconds)
         hooks.callbacks.status(self._status)
         # a checkpoint that is not written yet would be lost with the server
-        if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
+        if (due := self._hooks.writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
             self._write(self._control(server.drain.remote(rest=due), "rows"))
 

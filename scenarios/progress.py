@@ -23,7 +23,7 @@ from raydpzv.report.run_tables import rates_asked
 from raydpzv.report.table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
-from scenarios.display import INTERVAL, Display
+from scenarios.display import INTERVAL, Bar, Display
 
 LOADING = "the data to load"
 """The first thing that a run waits for (see `Status.stage`)."""
@@ -69,11 +69,8 @@ class _RunProgress(StatusCallback):
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
             *(BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
         )
-        self.display = Display(
-            *(console, _unit_name(spec, self._unit), limit, lambda: view(self._latest, spec), self._line),
-            columns=columns,
-            interval=interval,
-        )
+        bar = Bar(_unit_name(spec, self._unit), limit, columns)
+        self.display = Display(console, bar, lambda: view(self._latest, spec), self._line, interval=interval)
 
     def fault(self, fault: Fault) -> None:
         """Print which actor was lost; the command's last line says what ended a run."""

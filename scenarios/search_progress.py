@@ -30,7 +30,7 @@ from raydpzv.search.trial_results import (
     trial_columns,
     trial_progress,
 )
-from scenarios.display import Display
+from scenarios.display import Bar, Display
 from scenarios.run_output import tables_console
 
 _WIDTH = 120
@@ -69,19 +69,17 @@ class SearchProgress:
         self._begun: set[int] = set()
         self._over: dict[int, Mapping[str, Any]] = {}
         self._changed: dict[int, Mapping[str, Any]] = {}
-        self._total = plan.size
-        self._leg_end: int | None = None
         self._ends: dict[int, int | None] = {}
         self._done = len(list(plan.started())) - left
-        unit = "trials begun" if plan.promotes else "trials"
-        self._display = Display(console, unit, self._total, lambda: [self.table()], self.line, quiet=quiet)
+        bar = Bar("trials begun" if plan.promotes else "trials", plan.size)
+        self._display = Display(console, bar, lambda: [self.table()], self.line, quiet=quiet)
 
     def __enter__(self) -> SearchProgress:
         self._recall()
         self._count(self._done)
         if self._done:
             said = "had begun before" if self._plan.promotes else "are there already"
-            self._display.say(f"{self._done} of {self._total} trials {said}")
+            self._display.say(f"{self._done} of {self._plan.size} trials {said}")
         self._display.__enter__()
         return self
 
@@ -109,11 +107,11 @@ class SearchProgress:
     def _count(self, done: int) -> None:
         """Show how many trials are over; with promotions, how many have started."""
         self._done = done
-        self._display.count(done, self._total)
+        self._display.count(done, self._plan.size)
 
     def grew(self, plan: SearchPlan) -> None:
         """Record a plan with more trials."""
-        self._plan, self._total = plan, plan.size
+        self._plan = plan
         self._count(self._done)
 
     def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
@@ -122,9 +120,8 @@ class SearchProgress:
             self._over.pop(trial.number, None)
         if self._plan.population:
             self._changed = {trial.number: current(trial) for trial in trials}
-        self._leg_end = until
-        self._total = self._plan.size
-        self._count(self._total - len(trials))
+        self._ends = {trial.number: until for trial in trials}
+        self._count(self._plan.size - len(trials))
         end = "the end" if until is None else f"{until:,} updates"
         self._display.say(f"{len(trials)} of {self._plan.size} trials go to {end}")
 
@@ -153,7 +150,7 @@ class SearchProgress:
     def reported(self, trial: int, report: Mapping[str, Any]) -> None:
         """Show how far a trial is."""
         stood, metric = self._at_work.get(trial, {}), self._plan.metric
-        end = self._ends.get(trial, self._leg_end)
+        end = self._ends.get(trial)
         if report.get("updates") == end == stood.get("updates") and metric in stood:
             # a leg's end is evaluated once more when it stops; trials are held against one another by the first time
             report = {**report, metric: stood[metric]}
@@ -178,7 +175,7 @@ class SearchProgress:
 
     def _came(self, trial: int) -> str:
         """Return the result so far of a trial that is not at work, as a line."""
-        head = "" if self._plan.promotes else f"{self._done}/{self._total} "
+        head = "" if self._plan.promotes else f"{self._done}/{self._plan.size} "
         if reason := self._reasons.get(trial):
             return f"{head}{self._named(trial)}: no result: {reason}"
         found, figures = self._standing.get(trial), self._figures(self._over[trial]) or "over"
@@ -229,7 +226,7 @@ class SearchProgress:
         """Return in a line how many trials are over, which are at work, and the best so far."""
         at_work = "; ".join(self._lines()) or _NO_TRIAL
         are = "begun" if self._plan.promotes else "over"
-        return f"{self._done}/{self._total} trials {are}; {at_work}"
+        return f"{self._done}/{self._plan.size} trials {are}; {at_work}"
 
     def _lines(self) -> list[str]:
         lines = [f"{self._named(n)}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]

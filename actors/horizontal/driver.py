@@ -201,7 +201,7 @@ class _Driver(Driver):
         drift, taken = hosts.pop("drift", None), hosts.pop("checkpoints", None)
         facts: dict[str, Any] = {"drift": {"largest": drift[0], "share": drift[1]}} if drift else {}
         if taken:
-            facts["checkpoints"] = self._writer.with_writing(taken)
+            facts["checkpoints"] = self._hooks.writer.with_writing(taken)
         if self._ledger is not None:
             hosts["ledger_reads"] = self._control(self._ledger.reads.remote(), "the ledger's count")
             facts |= self._control(self._ledger.facts.remote(), "the ledger's facts")

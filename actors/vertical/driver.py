@@ -223,7 +223,7 @@ class _Driver(Driver):
         facts = dict(self._ledger_control.facts())
         taken = self._control(self._server.checkpoint_facts.remote(), "what checkpoints cost")
         if taken:
-            facts["checkpoints"] = self._writer.with_writing(taken["checkpoints"])
+            facts["checkpoints"] = self._hooks.writer.with_writing(taken["checkpoints"])
         return facts
 
     def _ask(self, method: str, what: str) -> list[Any]:

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from raydpzv.engine.ranking import areas, balanced_accuracy, concordance
 from raydpzv.engine.split_model import Metrics
 from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import resolve
+from raydpzv.lazy_import import torch
 from raydpzv.models.losses import Loss
 
 OwnMetrics = Callable[[np.ndarray, np.ndarray], dict[str, float]]

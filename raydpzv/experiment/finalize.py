@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment.initial_model import layouts
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, StopAt
-from raydpzv.experiment.summary import Ending, summarise
+from raydpzv.experiment.summary import Ending, Outcome, summarise
 from raydpzv.files import sha256, write_npz
+from raydpzv.lazy_import import torch
 from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
@@ -310,7 +310,8 @@ class RunFinalizer:
         if self._storage:
             with self._failing(status, spent, facts):
                 facts = {**facts, "storage": self._storage.flush()}
-        run = self._summary("stopped" if stopped else "done", reason, status, spent, models, facts)
+        outcome = Outcome("stopped" if stopped else "done", reason)
+        run = self._summary(outcome, status, spent, models, facts)
         if folder and not stopped:
             drop_checkpoints(folder.path)
         return run
@@ -330,16 +331,8 @@ class RunFinalizer:
         if self._writer.folder and not self._writer.folder.commit_continuation(self._released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
-        spent = self._whole(spent, status, facts)
-        self._summary(
-            "stopped" if interrupted else "failed",
-            USER if interrupted else text,
-            status,
-            spent,
-            {},
-            facts,
-            fault=type(error).__name__,
-        )
+        outcome = Outcome(*(("stopped", USER) if interrupted else ("failed", text)), type(error).__name__)
+        self._summary(outcome, status, self._whole(spent, status, facts), {}, facts)
 
     def failing(self, status: Status) -> AbstractContextManager[None]:
         """Close a run if the block fails; what it has released is unknown then."""
@@ -366,13 +359,11 @@ class RunFinalizer:
 
     def _summary(
         self,
-        kind: str,
-        reason: str,
+        outcome: Outcome,
         status: Status,
         spent: Spent | None,
         models: Mapping[str, np.ndarray],
         facts: Mapping[str, Any],
-        fault: str = "",
     ) -> Run:
         rows = self._writer.all()
         seconds = time.monotonic() - self._started
@@ -384,7 +375,7 @@ class RunFinalizer:
         if folder and folder.updates_before:
             rest["updates_before"] = folder.updates_before
         beyond = folder is not None and has_restarted(folder)
-        ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, rest, beyond)
+        ending = Ending(outcome, seconds, status.time, status.updates, spent, rest, beyond)
         summary = summarise(self._scenario, self._experiment, rows, ending)
         if folder:
             folder.write_summary(summary)

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
@@ -22,7 +21,7 @@ from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.initial_model import MODEL, FirstModel, ModelPlan, check_size
+from raydpzv.experiment.initial_model import MODEL, FirstModel, ModelPlan, check_size, refuse_options
 from raydpzv.experiment.prepare import (
     check_functions,
     class_shares,
@@ -34,13 +33,13 @@ from raydpzv.experiment.prepare import (
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
-from raydpzv.models.own_model import check_model
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES, LOSSES
@@ -415,8 +414,28 @@ def _check(found: PreparedHorizontal) -> None:
             "source"
         )
     _check_outputs(spec, found.split.train.width)
-    check_functions(spec, found.split.held_out[1], found.plan.outputs)
+    if is_foreign(spec.loss) or spec.evaluate.metrics:
+        check_functions(spec, found.split.held_out[1], found.plan.outputs)
+    size = _checked_size(found)
+    if found.separate:
+        need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
+        if need > _MOST_BYTES:
+            raise SpecError(
+                f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
+                f'{size:,} parameters each); use "shared", which has the same bits'
+            )
+
+
+def _checked_size(found: PreparedHorizontal) -> int:
+    """Return how many trained parameters the model has. Raises SpecError for a model that the scenario cannot train."""
+    spec = found.spec
+    if network := found.plan.dense():
+        refuse_options(spec.model.options, "options", spec.model.kind)
+        check_size(network, "the model")
+        return network.size
     if is_foreign(spec.model.kind):
+        from raydpzv.models.own_model import check_model  # loads torch
+
         model = found.plan.model()
         check_model(model, found.split.test.x[:8], found.plan.outputs, "the model")
         module = model.module
@@ -426,14 +445,7 @@ def _check(found: PreparedHorizontal) -> None:
     check_size(module, "the model")
     if spec.descriptor.users(spec.method) is not None:
         _check_layers(spec.model.kind, module)
-    size = sum(p.numel() for p in module.parameters() if p.requires_grad)
-    if found.separate:
-        need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
-        if need > _MOST_BYTES:
-            raise SpecError(
-                f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
-                f'{size:,} parameters each); use "shared", which has the same bits'
-            )
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def _check_outputs(spec: HorizontalScenario, width: int) -> None:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.engine.dense import DenseNetwork, dense_whole
+from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
@@ -32,9 +32,9 @@ MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 
 
-def check_size(module: torch.nn.Module, what: str) -> None:
+def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
     """Refuse a model that no machine will hold."""
-    size = sum(p.numel() for p in module.parameters())
+    size = model.size if isinstance(model, DenseNetwork) else sum(p.numel() for p in model.parameters())
     if size > _MOST_PARAMETERS:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
 
@@ -65,10 +65,16 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
         own: OwnModel = BOTTOMS[name]
         offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client}
         return own(model.options or {}, offered)
-    if not any(map(is_foreign, model.bottoms or ())):  # else they are for the others
-        refuse_options(model.options, "options", name)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
+
+
+def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
+    """Return a client's bottom network if it is one of dense layers, else None; shape: of one record's features."""
+    model = spec.model
+    if DATA_SOURCES[spec.data.source].tokens:
+        return None
+    return dense_bottom(model.bottom_of(client), shape, model.hidden, model.embedding, model.initial)
 
 
 @dataclass(frozen=True)
@@ -146,10 +152,16 @@ class BottomPlan:
 
     def replica(self, client: int) -> Replica:
         """Return a client's model before the first update, ready to follow the client's part of the ledger."""
-        return Replica(torch.tensor(self._first(client).flat), self._rule, party=client)
+        flat = self._first(client).flat
+        return Replica(flat.copy(), self._rule, party=client)
 
     def _first(self, client: int) -> FirstModel:
-        return self.first.get(f"client {client}") or _first(self.model(client))
+        if (own := self.first.get(f"client {client}")) is not None:
+            return own
+        network = bottom_network(self.spec, client, self.shapes[client])
+        if network is None or self.spec.model.engine != "compiled":
+            return _first(self.model(client))
+        return FirstModel(network.initial(Key(self.spec.seed) / "client" / client), network.layout)
 
     def tail(self) -> int | None:
         """Return after which update of the ledger models go into the mean that is shown; None: the newest is shown."""

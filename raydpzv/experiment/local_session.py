@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, RunCore, Sink
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_writer import RunWriter
@@ -179,8 +179,14 @@ def open_ledger(prepared: Prepared, folder: RunWriter | None) -> Iterator[Ledger
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Give torch one thread: more are slower on work of this size, and change the last bits."""
+def one_thread(engine: str) -> Iterator[None]:
+    """Give torch one thread: more are slower on work of this size, and change the last bits.
+
+    engine: of the run; nothing happens under compiled kernels, which have one thread.
+    """
+    if engine == "compiled":
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

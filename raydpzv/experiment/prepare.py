@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import links
@@ -29,6 +28,7 @@ from raydpzv.experiment.initial_model import FirstModel
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss, check_loss

@@ -17,7 +17,7 @@ from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
-from raydpzv.methods.descriptor import NoiseParts, NoisePlan, UserPlan
+from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.integer_calibration import solve
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
@@ -27,7 +27,7 @@ from raydpzv.privacy.mechanisms import GradientRelease, SystemNoise
 from raydpzv.privacy.memoized import MemoizedReleasePlan, memoized_multiplier
 from raydpzv.privacy.release import ReleasePlan, default_delta
 from raydpzv.privacy.rows import RowReleasePlan
-from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
+from raydpzv.privacy.user_release import UserNoiseParts, UserPlan, UserRelease
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections_horizontal import UsersSection
@@ -373,24 +373,14 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
     assert privacy.delta is not None
     against = privacy.against or "external"
     found = UserReleasePlan(
+        **vars(replace(plan, group=parts.most_records(plan.group))),
+        group_rule=plan.group if isinstance(plan.group, str) else "",
         users=parts.users,
         silos=parts.clients,
         releases=_releases(plan, updates, parts.clients),
         clip=privacy.clip,
         delta=privacy.delta,
         multiplier=privacy.multiplier or 1.0,
-        kind=plan.kind,
-        weights=plan.weights,
-        sampling=plan.sampling,
-        asynchronous=plan.asynchronous,
-        aggregation=plan.aggregation,
-        fewest=plan.fewest,
-        late=plan.late,
-        bits=plan.bits,
-        group=parts.most_records(plan.group),
-        group_rule=plan.group if isinstance(plan.group, str) else "",
-        rate=plan.rate,
-        steps=plan.steps,
         noise=privacy.noise,
         against=against,
         planned=updates is not None,

@@ -67,7 +67,7 @@ def rebuild(
             "ledger's and is not on record; leave --client out for the shared model"
         )
     plan = ModelPlan.of(spec, folder.environment(), folder.first_models())
-    with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+    with one_thread(spec.model.engine), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
         updates = ledger.version if at is None else at
         if not 0 <= updates <= ledger.version:
             raise InputError(
@@ -219,7 +219,7 @@ def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = 
     if wrong := [m for m in clients if not 0 <= m < spec.split.clients]:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {wrong[0]}")
     plan, rows = BottomPlan.of(spec, folder.environment(), folder.first_models()), folder.rows()
-    with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+    with one_thread(spec.model.engine), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
         updates = ledger.version if at is None else at
         if not 0 <= updates <= ledger.version:
             raise InputError(

@@ -327,7 +327,7 @@ def serve_again(
     none = DelayModel([0.0] * clients, "constant", Key(0))
     timing = Timing(Trace(epochs), none, none, instant(clients))
     device = experiment.local_device
-    with one_thread():
+    with one_thread(experiment.engine):
         server = experiment.server.make(device)
         roles = [factory.make(device) for factory in experiment.clients]
         server_loop = ServerLoop(

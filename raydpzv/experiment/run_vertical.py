@@ -19,7 +19,14 @@ from raydpzv.segments.wall_segment import WallSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
-from raydpzv.sim.wall import ClientLoop, LockedServerLoop, Resumption, SavedClient, UnderWay
+from raydpzv.sim.wall import (
+    ClientLoop,
+    LockedServerLoop,
+    Resumption,
+    SavedClient,
+    UnderWay,
+    WallPace,
+)
 
 
 class VerticalCore(RunCore):
@@ -106,10 +113,9 @@ class VerticalParties:
 
     def open_wall(self, clock: WallClock) -> Sequence[ClientLoop]:
         wall, start = self.core.open_wall(clock), self.core.segment.start
-        timing, timeout = self._prepared.timing, self._prepared.spec.resources.timeout
+        pace = WallPace(self._prepared.timing, clock, self._prepared.spec.resources.timeout)
         self._loops = [
-            ClientLoop(m, role, wall, timing, clock, timeout, start=start.of(m))
-            for m, role in enumerate(self._clients)
+            ClientLoop(m, role, wall, pace, start=start.of(m)) for m, role in enumerate(self._clients)
         ]
         return self._loops
 

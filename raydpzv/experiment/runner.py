@@ -87,7 +87,10 @@ def run(
 def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
     """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
     given = options or RunOptions()
-    with one_thread(), run_folder(given, prepared, runner="local", device=prepared.local_device) as folder:
+    with (
+        one_thread(prepared.engine),
+        run_folder(given, prepared, runner="local", device=prepared.local_device) as folder,
+    ):
         writer = RowWriter(folder, prepared.spec.record.flush, given.watch)
         finalizer = RunFinalizer(prepared, writer, given)
         while True:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.vertical import Part, by_view, partition, without_client
@@ -26,6 +25,7 @@ from raydpzv.experiment.prepare import (
 )
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.mechanisms import Address

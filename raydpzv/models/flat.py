@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 import numpy as np
-import torch
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.models.orthogonal import orthonormal
 
 _SHARED: WeakValueDictionary[tuple[str, str], torch.Tensor] = WeakValueDictionary()

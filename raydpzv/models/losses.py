@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import resolve
+from raydpzv.lazy_import import torch
 
 Rows = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """(scores [..., B, K], labels [B] or [B, T]) to one value a record, [..., B], in the scores' precision."""

@@ -56,17 +56,14 @@ _EVERY = 32  # releases whose ε is worked out one by one; of more, 16 an e-fold
 class UserReleasePlan(UserMechanism, ReleasePlan):
     """A run with its length and its noise, planned or made. SpecError where it cannot be.
 
-    users: U, those who have records; clip: C; bits: of the grid; group_rule: what k was read off the data by ("max",
-    "median"), if it was. late: may sums that late uploads open come on top of the releases? against: whose ε the target
-    is. drawn: what of the records the program looked at when it shared them out among users, and takes as public, a
-    clause; "" for nothing.
+    users: U, those who have records; clip: C; group_rule: what k was read off the data by ("max", "median"), if it was.
+    against: whose ε the target is. drawn: what of the records the program looked at when it shared them out among
+    users, and takes as public, a clause; "" for nothing.
     """
 
     users: int
     clip: float
-    bits: int = 16
     group_rule: str = ""
-    late: bool = False
     against: str = "external"
     drawn: str = ""
     units: ClassVar[tuple[str, str]] = ("U", "users")
@@ -226,7 +223,7 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         """What a user's records elsewhere do to a silo's own part, and what the silo is told of them."""
         own = "its weight of the user grows" if self.kind == "sum" else "more of its own records are used"
         told = ""
-        if self.counts_known:
+        if self.counts_shared:
             what = "its weights" if self.kind == "sum" else "which of its records are used"
             told = f" The silo is told {what}: how many records a user has elsewhere is not protected against it."
         return (
@@ -296,7 +293,7 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 
     def _row(self, adversary: str, relation: str, note: str, *bound: Any) -> Claim:
         claim = self.row(adversary, note, *bound, relation=relation)
-        known = adversary in ("client", "server") and self.counts_known
+        known = adversary in ("client", "server") and self.counts_shared
         return replace(claim, scope=claim.scope + COUNTS_KNOWN) if known else claim
 
     @property

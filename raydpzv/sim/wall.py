@@ -255,6 +255,17 @@ def saved_state(client: int, role: Client) -> Body:
     return role.process(Order(client, SaveState())).body
 
 
+class WallPace(NamedTuple):
+    """How time passes for a client's loop: arrivals, delays and network by the run's clock.
+
+    timeout: seconds to wait for an order before the run counts as stalled.
+    """
+
+    timing: Timing
+    clock: Clock
+    timeout: float = 300.0
+
+
 class ClientLoop:
     """One client's life under the wall clock.
 
@@ -263,8 +274,7 @@ class ClientLoop:
     and network delays are real sleeps here. An activation that begins with a request continues with the answer to it.
     A role that `answers_queries` does so while it waits for its epoch or for an order, not while it
     computes or sends.
-    timeout: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
-    whoever else uses the role.
+    lock: held while the role works, for whoever else uses the role.
     """
 
     def __init__(
@@ -272,14 +282,12 @@ class ClientLoop:
         client: int,
         role: Client,
         port: ServerConnection,
-        timing: Timing,
-        clock: Clock,
-        timeout: float = 300.0,
+        pace: WallPace,
         lock: threading.Lock | None = None,
         start: ClientStart = ClientStart(),  # noqa: B008  (a tuple)
     ) -> None:
         self._client, self._role, self._port = client, role, port
-        self._timing, self._clock, self._timeout = timing, clock, timeout
+        self._timing, self._clock, self._timeout = pace
         self._lock = lock or threading.Lock()
         self._start = start
         self._answers_queries = bool(getattr(role, "answers_queries", False))

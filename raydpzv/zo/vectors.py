@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from raydpzv.lazy_import import torch
+
 Vector = Any
 """float32 [d], contiguous: `numpy.ndarray` or `torch.Tensor`."""
 
@@ -42,6 +44,4 @@ def assign(x: Vector, values: np.ndarray) -> None:
     if isinstance(x, np.ndarray):
         x[:] = values
         return
-    import torch
-
     x.copy_(torch.tensor(values))

@@ -24,7 +24,7 @@ from raydpzv.report.plots import ReportFigure
 from raydpzv.report.table import text_grid
 from scenarios import screen
 from scenarios.command_options import AuditCommand
-from scenarios.display import Display
+from scenarios.display import Bar, Display
 from scenarios.run_output import tables_console
 
 Watch = Callable[[int, int], None]
@@ -111,7 +111,7 @@ def _progress(quiet: bool) -> Iterator[Watch]:
     def line() -> str:
         return f"audit: {steps[0]} of {steps[1] or '?'} steps"
 
-    with Display(screen.console(stderr=True), "audit", None, list, line, quiet=quiet) as display:
+    with Display(screen.console(stderr=True), Bar("audit", None), list, line, quiet=quiet) as display:
 
         def watch(done: int, of: int) -> None:
             steps[:] = done, of

@@ -1,7 +1,6 @@
 """`raydpzv privacy`: what a scenario claims, and against whom, before it trains.
 
-It needs a scenario's settings and its number of rows, so that it starts without what trains: torch is deferred before
-this file is imported (`raydpzv.lazy_import`), and stays unloaded.
+It needs a scenario's settings and its number of rows, and starts without the libraries that train.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from raydpzv.data.users import UserParts
 from raydpzv.errors import RunError, SpecError
-from raydpzv.methods.descriptor import MethodConfig, UserPlan
+from raydpzv.methods.descriptor import MethodConfig
 from raydpzv.methods.horizontal.dropout import Absences, of_absences, telling
 from raydpzv.methods.horizontal.rounds import RoundServer
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.privacy.user_release import Integers, UserNoiseParts
+from raydpzv.privacy.user_release import Integers, UserNoiseParts, UserPlan
 from raydpzv.secure.attempts import Attempt
 from raydpzv.settings.bounds import Bounds, Count
 from raydpzv.wire.messages import Body

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TRAINING = (
-    "torch._C",
+    "torch",
     "sklearn",
     "numba",
     "ray",
@@ -21,7 +21,7 @@ TRAINING = (
     "pandas",
     "jinja2",
 )
-EVERYTHING = (*TRAINING, "torch", "numpy", "scipy")
+EVERYTHING = (*TRAINING, "numpy", "scipy")
 AFTER = """
 import atexit, os, sys
 from raydpzv.__main__ import main

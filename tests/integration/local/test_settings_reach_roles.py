@@ -310,12 +310,12 @@ PARTS = [
 ]
 """Settings that head and clients both use: each part alone, since the other would hide that it is cut off."""
 EXCEPTIONS = {
-    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py",
+    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_losses.py",
     (
         "horizontal",
         "resources.restarts",
-    ): "matters when an actor dies: tests/integration/ray/test_horizontal.py",
-    ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_horizontal.py",
+    ): "matters when an actor dies: tests/integration/ray/test_losses.py",
+    ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_losses.py",
     ("vertical", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
     ("horizontal", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
     ("vertical", "split.names"): "what people read: tests/integration/local/test_door.py",

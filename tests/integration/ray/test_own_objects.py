@@ -28,11 +28,8 @@ SCENARIOS = {
         Net, (X, Y), clients=Y, updates=8, lr=0.1, resources={"hosts": 2}
     ),
     "vertical": lambda: raydpzv.vertical(
-        bottom, {"a": X[:, :3], "b": X[:, 3:].reshape(60, 5, 1)}, Y, updates=30, batch=16, embedding=3
-    ),
-    "own head": lambda: raydpzv.vertical(
         bottom,
-        [X[:, :3], X[:, 3:]],
+        {"a": X[:, :3], "b": X[:, 3:].reshape(60, 5, 1)},
         Y,
         head=lambda classes: nn.Linear(6, classes),
         updates=20,
