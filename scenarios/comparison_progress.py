@@ -91,7 +91,7 @@ def _line(planned: Planned, status: Status) -> str:
     amounts = {"updates": float(status.updates), "seconds": status.time}
     at = amounts.get(unit, float(status.bytes_up + status.bytes_down))
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
-    scored = not all(map(math.isnan, (status.accuracy, status.concordance, status.loss)))
+    scored = not (math.isnan(status.accuracy) and math.isnan(status.concordance))
     return f"{who}: {at:,.0f}{of} {unit}{', ' + score(status) if scored else ''}"
 
 

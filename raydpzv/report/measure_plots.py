@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,25 @@ import pyarrow.compute as pc
 from raydpzv.records import metrics
 from raydpzv.report import plots, text
 from raydpzv.report.plots import Curve, ReportFigure
+from raydpzv.report.run_summary import score_name
 from raydpzv.report.run_tables import RunView
 
 _MOST = 8
 """Measures that are drawn."""
+
+
+def judged(run: RunView) -> metrics.AccuracySeries:
+    """Return the evaluations; in place of accuracies what a model without any is judged by."""
+    found, score = (
+        metrics.accuracy_series(run.rows["evaluation"], run.rows["message"]),
+        score_name(run.summary),
+    )
+    if score == "accuracy":
+        return found
+    if score == "concordance":
+        return replace(found, accuracy=metrics.concordances(run.rows["concordance"]))
+    values = found.loss if score == "loss" else metrics.measures(run.rows["measure"])[score]
+    return replace(found, accuracy=values)
 
 
 def measures_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:

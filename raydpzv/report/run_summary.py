@@ -60,9 +60,11 @@ def score_name(summary: Summary) -> str:
     """Return what a run's model is judged by: accuracy; of times concordance; of numbers rmse, or else the loss."""
     if text.known(summary.get("concordance")):
         return "concordance"
-    if text.known(summary.get("accuracy")) or not text.known(summary.get("loss")):
-        return "accuracy"
-    return "rmse" if "rmse" in measures(summary) else "loss"
+    if not text.known(summary.get("accuracy")) and "rmse" in measures(summary):
+        return "rmse"
+    return (
+        "loss" if text.known(summary.get("loss")) and not text.known(summary.get("accuracy")) else "accuracy"
+    )
 
 
 def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
