@@ -118,7 +118,7 @@ def labels(array: np.ndarray, name: str, *, numbers: bool | None) -> np.ndarray:
     if array.ndim != 1 or array.dtype.kind not in "iubU" or not array.size:
         raise DataError(
             f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
-            'text of data.classes; numbers are learnt with loss="squared_error" (model.loss)'
+            'text of data.classes; convert it to integers, or learn numbers with loss="squared_error" (model.loss)'
         )
     return array if array.dtype.kind == "U" else array.astype(np.int64)
 

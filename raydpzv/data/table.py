@@ -248,10 +248,11 @@ class Split:
 
     def __post_init__(self) -> None:
         train, test = ((part.shape, part.width) for part in (self.train, self.test))
+        labels = "classes" if self.train.values is None else "numbers for labels"
         if train != test:
             raise DataError(
-                f'"{self.train.name}": a training row is {train[0]} with {train[1]} classes, a test row '
-                f"{test[0]} with {test[1]}: give both the same shape and classes"
+                f'"{self.train.name}": a training row is {train[0]} with {train[1]} {labels}, a test row '
+                f"{test[0]} with {test[1]}: give both the same shape and {labels}"
             )
 
     @property

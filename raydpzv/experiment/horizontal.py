@@ -15,7 +15,7 @@ from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.table import Split
 from raydpzv.data.users import UserParts
-from raydpzv.engine.choice import WHOLE_MODELS, choose
+from raydpzv.engine.choice import WHOLE_MODELS, choose, kernels_know
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
@@ -396,7 +396,9 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
     """Return the same with the engine that runs it, which goes on record: another version may choose otherwise."""
     model = found.spec.model
     engine = choose(
-        *(model.engine, {f'model.kind = "{model.kind}"': found.plan.dense()}, WHOLE_MODELS),
+        model.engine,
+        kernels_know(found.spec.loss) | {f'model.kind = "{model.kind}"': found.plan.dense()},
+        WHOLE_MODELS,
         accelerator=found.spec.resources.host_gpus > 0,
     )
     resolved = model.model_copy(update={"engine": engine})

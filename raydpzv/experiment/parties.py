@@ -15,7 +15,7 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
-from raydpzv.engine.choice import SPLIT_MODELS, choose
+from raydpzv.engine.choice import SPLIT_MODELS, choose, kernels_know
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import DenseNetwork, dense_head
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top, TopRows
@@ -258,7 +258,8 @@ def _with_engine(
     shares = (resources.client_gpus, resources.server_gpus)
     engine = choose(
         model.engine,
-        {f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]}
+        kernels_know(spec.loss)
+        | {f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]}
         | {label(client.client, spec.party_names): client.dense() for client in clients}
         | {f'model.head = "{model.head}"': server.dense()},
         SPLIT_MODELS,
