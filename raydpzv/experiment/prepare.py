@@ -26,7 +26,7 @@ from raydpzv.engine.scores import own_metrics
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.initial_model import FirstModel
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
-from raydpzv.foreign import is_foreign
+from raydpzv.foreign import digest, is_foreign, resolve
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
@@ -34,7 +34,7 @@ from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss, check_loss
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.records.environment import DATA_DIGEST
+from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
 from raydpzv.registry import DATA_SOURCES, LOSSES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
@@ -322,7 +322,7 @@ def shared_rows(
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:
-    """Return digests of a resolved scenario, wherever its data lie, and of the data.
+    """Return digests of a resolved scenario, wherever its data lie, of the data, and of a user's own loss.
 
     key: the operator's, without which nobody can try guesses at the data.
     """
@@ -331,10 +331,11 @@ def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) 
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
-    return {
-        "scenario_sha256": scenario_sha256(spec),
-        DATA_DIGEST: data.hexdigest(),
-    }
+    found = {"scenario_sha256": scenario_sha256(spec), DATA_DIGEST: data.hexdigest()}
+    if is_foreign(spec.loss):
+        own = digest(resolve(spec.loss, "model.loss"))
+        found[LOSS_DIGEST] = hmac.new(key, own.encode(), "sha256").hexdigest()
+    return found
 
 
 def timing(spec: CommonSections, clients: int) -> Timing:

@@ -26,7 +26,7 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.environment import DATA_DIGEST
+from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints
 from raydpzv.records.run_writer import RunWriter, delete_scratch_files
@@ -252,14 +252,15 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
 
 
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
-    """Raise InputError if the scenario or the data are not those with which the run began.
+    """Raise InputError if the scenario, the data or a user's own loss are not those with which the run began.
 
     Raises DataError where the data cannot be told, since the operator's file is away.
     """
     now = experiment.fingerprint(read_key(folder.path))
     _check_scenario(folder, now["scenario_sha256"])
-    if folder.environment().get(DATA_DIGEST) != now[DATA_DIGEST]:
-        raise _changed(folder, "the data")
+    for name, title in ((DATA_DIGEST, "the data"), (LOSS_DIGEST, f"your own loss {experiment.spec.loss}")):
+        if folder.environment().get(name) != now.get(name):
+            raise _changed(folder, title)
 
 
 def _check_scenario(folder: RunFolder, now: str) -> None:
