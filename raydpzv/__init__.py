@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raydpzv.experiment.runner import run
     from raydpzv.preflight import check
     from raydpzv.records.callbacks import Callback
+    from raydpzv.search.run_search import tune
 
     def methods() -> dict[str, str]:
         """Return every method's name and what it is, in one line."""
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "methods",
     "run",
+    "tune",
     "vertical",
 ]
 
@@ -56,6 +58,7 @@ _DOORS = {
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "run": "raydpzv.experiment.runner",
+    "tune": "raydpzv.search.run_search",
     "vertical": "raydpzv.door",
 }
 """Where the public names live; imported when they are first used, so that `import raydpzv` costs nothing."""

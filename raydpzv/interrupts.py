@@ -1,14 +1,14 @@
-"""Ctrl-C while the program loads its libraries."""
+"""Ctrl-C: while the program loads its libraries, and while it trains."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
@@ -34,3 +34,23 @@ def leaving_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def stopping(
+    signals: Sequence[int], stop: threading.Event, say: Callable[[str], object]
+) -> Iterator[threading.Event]:
+    """Let the first of these signals set `stop`, for a clean end; a second one interrupts at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        say("stopping after the update in progress; once more to interrupt at once")
+
+    before: list[Any] = [signal.signal(number, handle) for number in signals]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)

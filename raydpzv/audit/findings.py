@@ -16,7 +16,7 @@ from raydpzv.report import text
 NOT_FALSIFIED, FALSIFIED, NOTHING_PROVED = "not falsified", "FALSIFIED", "nothing proved"
 _SEES = {
     "client": "clients, who know their batches and all releases",
-    "external": "whoever has the final model",
+    "external": "anyone with the final model",
 }
 _LEAST = "A bound from below at 95 %, seen on these canaries alone: nothing is certified. FALSIFIED is said at 99.9 %."
 

@@ -20,7 +20,9 @@ from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
+from raydpzv.settings.party_names import label
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
 
@@ -57,6 +59,14 @@ def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], devi
 
 def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     """Return a client's bottom network; shape: of one record's features."""
+    weights, title = (
+        spec.model.weights_of(client, spec.party_names),
+        f"the bottom model of {label(client, spec.party_names)}",
+    )
+    return with_weights(_bottom_module(spec, client, shape), weights, spec.model.partial_weights, title)
+
+
+def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     from raydpzv.models.bottoms import bottom  # defines torch modules, and so loads torch
 
     model, data = spec.model, spec.data
@@ -72,8 +82,8 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
 def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
     """Return a client's bottom network if it is one of dense layers, else None; shape: of one record's features."""
     model = spec.model
-    if DATA_SOURCES[spec.data.source].tokens:
-        return None
+    if DATA_SOURCES[spec.data.source].tokens or model.weights_of(client, spec.party_names):
+        return None  # torch alone reads weights
     return dense_bottom(model.bottom_of(client), shape, model.hidden, model.embedding, model.initial)
 
 
@@ -90,7 +100,7 @@ class FirstModel:
         layouts = facts.get("layouts", {})
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
             raise DataError(
-                "environment.json, initial.npz: do not hold the same models; bring both back from a copy, or run it "
+                "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
                 "again"
             )
         return {name: cls(vectors[name], str(layouts[name])) for name in vectors}
@@ -134,7 +144,10 @@ class BottomPlan:
 
     def own_models(self) -> dict[str, FirstModel]:
         """Return the models that only their user can make again."""
-        own = [m for m in range(len(self.shapes)) if is_foreign(self.spec.model.bottom_of(m))]
+        model, names = self.spec.model, self.spec.party_names
+        own = [
+            m for m in range(len(self.shapes)) if is_foreign(model.bottom_of(m)) or model.weights_of(m, names)
+        ]
         return {f"client {m}": _first(self.model(m)) for m in own}
 
     def facts(self) -> dict[str, Any]:
@@ -210,7 +223,8 @@ class ModelPlan:
 
     def own_models(self) -> dict[str, FirstModel]:
         """Return the model if only its user can make it again."""
-        return {MODEL: _first(self.model())} if is_foreign(self.spec.model.kind) else {}
+        model = self.spec.model
+        return {MODEL: _first(self.model())} if is_foreign(model.kind) or model.weights else {}
 
     def facts(self) -> dict[str, Any]:
         """Return what `of` needs."""
@@ -218,6 +232,10 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
+        model = self.spec.model
+        return with_weights(self._module(), model.weights, model.partial_weights, "the model")
+
+    def _module(self) -> torch.nn.Module:
         from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
 
         model = self.spec.model
@@ -231,7 +249,7 @@ class ModelPlan:
     def dense(self) -> DenseNetwork | None:
         """Return the network if compiled kernels know its layers and its loss, cross-entropy; else None."""
         model = self.spec.model
-        if self.spec.loss != "cross_entropy":
+        if self.spec.loss != "cross_entropy" or model.weights:  # torch alone reads weights
             return None
         return dense_whole(model.kind, self.shape, model.hidden, self.outputs)
 

@@ -27,13 +27,13 @@ from raydpzv.experiment.initial_model import (
     check_size,
     refuse_options,
 )
-from raydpzv.experiment.prepare import check_functions
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
 
@@ -144,14 +144,13 @@ class ServerFactory:
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             own = FlatModel(self.head, Key(self.spec.seed) / "server")
             _check_own(own, records, self.outputs, "the head")
-        else:
-            refuse_options(model.head_options, "head_options", model.head)
+            return check_size(own.module, "the head")
+        refuse_options(model.head_options, "head_options", model.head)
         network: DenseNetwork | torch.nn.Module | None = self.dense()
         if network is None:
             with torch.device("meta"):
                 network = self.head()
-        check_size(network, "the head")
-        check_functions(self.spec, self.y_held_out, self.outputs)
+        return check_size(network, "the head")
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -160,9 +159,9 @@ class ServerFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the head if it is one of dense layers, with the loss that kernels know, else None."""
+        """Return the head if it is one of dense layers whose weights are drawn, with the loss that kernels know."""
         model = self.spec.model
-        if self.spec.loss != "cross_entropy":
+        if self.spec.loss != "cross_entropy" or model.weights_of("server", ()):
             return None
         return dense_head(
             *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
@@ -192,6 +191,10 @@ class ServerFactory:
 
     def head(self) -> torch.nn.Module:
         """Return the head's network."""
+        model = self.spec.model
+        return with_weights(self._head(), model.weights_of("server", ()), model.partial_weights, "the head")
+
+    def _head(self) -> torch.nn.Module:
         spec, model = self.spec, self.spec.model
         if is_foreign(model.head):
             own: OwnModel = HEADS[model.head]
@@ -242,7 +245,9 @@ def vertical_parties(
     # one client of each shape: a deep model takes tens of milliseconds to build
     first_of: dict[object, ClientFactory] = {}
     for client in clients:
-        first_of.setdefault((client.x_train.shape[1:], spec.model.bottom_of(client.client)), client)
+        m = client.client
+        made = spec.model.bottom_of(m), spec.model.weights_of(m, spec.party_names)
+        first_of.setdefault((client.x_train.shape[1:], *made), client)
     for client in first_of.values():
         client.check()
     server.check()
@@ -253,7 +258,7 @@ def vertical_parties(
 def _with_engine(
     spec: VerticalScenario, clients: Sequence[ClientFactory], server: ServerFactory
 ) -> VerticalScenario:
-    """Return the scenario with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the scenario with the engine that runs it, which is recorded: another version may choose otherwise."""
     model, resources = spec.model, spec.resources
     shares = (resources.client_gpus, resources.server_gpus)
     engine = choose(

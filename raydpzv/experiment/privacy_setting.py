@@ -19,9 +19,8 @@ from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
-from raydpzv.privacy.integer_calibration import solve
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
-from raydpzv.privacy.integers import IntegerReleasePlan
+from raydpzv.privacy.integers import IntegerReleasePlan, solve
 from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.privacy.mechanisms import GradientRelease, SystemNoise
 from raydpzv.privacy.memoized import MemoizedReleasePlan, memoized_multiplier
@@ -56,7 +55,7 @@ class PrivacySetting:
     gradient: GradientRelease | None = None
 
     def noise(self) -> NoiseParts:
-        """Return what the parties that add noise are told."""
+        """Return what the parties that add noise get."""
         on = self.plan.on if self.plan and self.claims else ""
         return NoiseParts(
             *(self.key, on, self.clip, self.sigma, self.seeded),
@@ -84,6 +83,8 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         clauses.append(
             "ε supposes that your own method releases only what its descriptor says, which is not checked"
         )
+    if spec.model.weights:
+        clauses.append("ε supposes that model.weights were made without these records")
     if spec.own_models:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
@@ -170,7 +171,7 @@ def _exposed(spec: VerticalScenario) -> str:
     if limits:
         return f"when the run ends may depend on its batches ({limits})"
     timed = sizes_in_order(spec)
-    return f"the order of the ledger's updates tells how large batches are ({timed})" if timed else ""
+    return f"the order of the ledger's updates reveals how large batches are ({timed})" if timed else ""
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePlan:
@@ -341,7 +342,7 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
         return None
     claims = user_setting(spec, plan, parts)
     claims = claims and claims.of_own_code(supposed(spec), unstated(spec))
-    if secret is None and has_secret_coins(spec):
+    if secret is None and spec.secret_coins:
         secret = secrets.randbits(256)
     assert spec.privacy.clip is not None
     release = UserRelease(
@@ -354,14 +355,6 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
     seeded = spec.privacy.noise == "seeded"
     noise = UserNoiseParts(release, parts.users, key, key if secret is None else Key(secret), seeded)
     return UserPrivacy(noise, claims, secret)
-
-
-def has_secret_coins(spec: HorizontalScenario) -> bool:
-    """Tell whether a run draws users or records by coins that add to their privacy."""
-    plan, privacy = spec.descriptor.users(spec.method), spec.privacy
-    if plan is None or privacy is None or privacy.mode == "none" or privacy.noise != "system":
-        return False
-    return min(plan.sampling, plan.rate) < 1
 
 
 def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> UserReleasePlan | None:

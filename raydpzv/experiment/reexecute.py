@@ -25,6 +25,7 @@ from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
 from raydpzv.records.recorder import Recorder
@@ -102,7 +103,7 @@ def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
 
 
 def check_recomputable(experiment: PreparedVertical, path: Path) -> None:
-    """Raise NotRecomputable for a run that its record cannot bring back."""
+    """Raise NotRecomputable for a run that its record cannot reproduce."""
     if what := experiment.unrecorded:
         raise NotRecomputable(
             f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
@@ -161,7 +162,7 @@ def resuming(
 
 
 def _releases_beside_ledger(folder: RunFolder) -> bool:
-    """Tell whether a run keeps what it releases in its rows alone."""
+    """Return whether a run keeps what it releases in its rows alone."""
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
@@ -195,7 +196,7 @@ def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFold
     held = "there is none" if updates is None else f"it holds {updates}"
     raise DataError(
         f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
-        "bring it back from a copy, or start a new run with --out"
+        "restore it from a copy, or start a new run with --out"
     )
 
 
@@ -246,7 +247,7 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
     ledger = folder.ledger.exists()
     if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
         raise NotRecomputable(
-            f"{folder.path}: has rows of a wall-clock run and no checkpoint to go on from; "
+            f"{folder.path}: has rows of a wall-clock run and no checkpoint to continue from; "
             "start a new run with --out, or look at this one with: raydpzv replay"
         )
 
@@ -254,13 +255,15 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
     """Raise InputError if the scenario, the data or a user's own loss are not those with which the run began.
 
-    Raises DataError where the data cannot be told, since the operator's file is away.
+    Raises DataError where the data cannot be identified, since the operator's file is away.
     """
     now = experiment.fingerprint(read_key(folder.path))
     _check_scenario(folder, now["scenario_sha256"])
     for name, title in ((DATA_DIGEST, "the data"), (LOSS_DIGEST, f"your own loss {experiment.spec.loss}")):
         if folder.environment().get(name) != now.get(name):
             raise _changed(folder, title)
+    if other := other_weights(folder.environment(), now):
+        raise _changed(folder, f"the weights (model.weights) of {other}")
 
 
 def _check_scenario(folder: RunFolder, now: str) -> None:
@@ -357,7 +360,7 @@ def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
 
 
 def check_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
-    """Tell whether the record has the models after this update. Raises ReplayMismatch if they are others."""
+    """Return whether the record has the models after this update. Raises ReplayMismatch if they are others."""
     recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates}
     if not recorded:
         return False

@@ -15,10 +15,11 @@ from raydpzv.errors import InputError, NotRecomputable, ReplayMismatch, SpecErro
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
 from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
+from raydpzv.experiment.resuming import restarted, resuming
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.registry import RESTARTERS, RESUMERS, RUNNERS
+from raydpzv.registry import RUNNERS
 from raydpzv.segments.started_segments import note_fall_back, note_segment
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import download
@@ -44,8 +45,8 @@ def run(
 
     spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet; None writes
     nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the surrounding cluster or
-    starts a local one). callbacks: told of the run while it is at work (docs/watching.md). storage: the URI of a folder
-    on a file system of pyarrow's, to which `out` is brought as it grows (docs/cluster.md). The others as in
+    starts a local one). callbacks: called while the run is at work (docs/watching.md). storage: the URI of a folder
+    on a file system of pyarrow's, to which `out` is uploaded as it grows (docs/cluster.md). The others as in
     `RunOptions`. Raises InputError before anything is written, RunError after.
     """
     for given in callbacks:
@@ -56,7 +57,7 @@ def run(
     start = RUNNERS[runner]
     if storage is not None and out is None:
         raise InputError(
-            "storage: goes with out, the folder on this machine that is brought there; give both"
+            "storage: goes with out, the folder on this machine that is uploaded there; give both"
         )
     if storage is not None and out is not None:
         check_apart(Path(out), storage)
@@ -109,9 +110,6 @@ def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
 Continued = tuple[Prepared, RunWriter, str]
 """What resumes, the folder that it writes to, and the scenario's name."""
 
-Resumer = Callable[..., Continued]
-"""(folder, where its data are now, in_place) to what resumes; see `raydpzv.experiment.reexecute.resuming`."""
-
 
 def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
     """Return what continues, the folder it writes to (locked), and the scenario's name.
@@ -121,7 +119,7 @@ def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) 
     """
     if found := link_of(path):
         raise InputError(
-            f"{path}: is this machine's copy of {found.uri}, which another machine may have gone on with; go on with: "
+            f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
             f"raydpzv resume {path}"
         )
     return _continued(path, moved, in_place=in_place)
@@ -133,7 +131,7 @@ def continued_at(
 ) -> Iterator[tuple[Continued, FolderUploader]]:
     """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
 
-    waits: told of another process whose lease has to run out first. Raises as `continued` and
+    waits: called with another process whose lease has to run out first. Raises as `continued` and
     `raydpzv.storage.download.resumed` do.
     """
     with download.resumed(uri, path, waits=waits) as uploader:
@@ -165,28 +163,18 @@ def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> C
             f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
             "version does not count; resume with the version that wrote it (environment.json), or start a new run"
         )
-    resumer: Resumer = RESUMERS[RunFolder.open(path, moved).spec().kind]
-    return resumer(path, moved, in_place=in_place)
-
-
-def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
-    """Return what resumes from the last checkpoint of the folder that a run writes; reads alone.
-
-    prepared: as the run was started or resumed with. Raises InputError if the run cannot resume, DataError if what it
-    has written is damaged.
-    """
-    found: Prepared = RESTARTERS[prepared.spec.kind](prepared, folder)
-    return found
+    return resuming(path, moved, in_place=in_place)
 
 
 def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
-    """Bring the folder that a run writes to its last checkpoint; return what resumes from there.
+    """Restore the folder that a run writes to its last checkpoint; return what resumes from there.
 
     fault: a row of what happened, whose message ends with the place. Raises as `restarted` does.
     """
     folder = writer.folder
     assert folder is not None
     prepared = restarted(prepared, folder)
+    folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
     place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
     again = prepared.spec.clock.kind == "virtual"

@@ -105,7 +105,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
 def _measures(rows: Rows) -> dict[str, Any]:
     """Return each further measure at the last evaluation of the test rows; {} of runs without any."""
     found = metrics.measures(rows["measure"])
-    return {"measures": {name: float(values[-1]) for name, values in found.items()}} if found else {}
+    return {"measures": {name: float(values[-1]) for name, (_, values) in found.items()}} if found else {}
 
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:

@@ -49,7 +49,7 @@ RUNS = pa.schema(
         ("accuracy", pa.float64()),  # of the last evaluation; NaN where there is none
         ("best_accuracy", pa.float64()),  # of the model that validation rows choose; NaN without them
         ("validation_accuracy", pa.float64()),  # of that model; NaN without them
-        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: tells a fall
+        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: shows a fall
         ("roc_auc", pa.float64()),  # of the last evaluation; NaN where there are no two classes
         ("pr_auc", pa.float64()),
         ("balanced_accuracy", pa.float64()),  # of two classes, likewise
@@ -122,7 +122,7 @@ class Compared(NamedTuple):
 
 _SPREAD = ("median", "min", "max")
 _SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
-"""Names of scores beside accuracy, of which ranges stand in the table."""
+"""Names of scores beside accuracy, of which the table has ranges."""
 
 
 def target_name(target: float) -> str:

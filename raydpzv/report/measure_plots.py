@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pyarrow.compute as pc
-
 from raydpzv.records import metrics
 from raydpzv.report import plots, text
 from raydpzv.report.plots import Curve, ReportFigure
@@ -30,7 +27,7 @@ def judged(run: RunView) -> metrics.AccuracySeries:
         return found
     if score == "concordance":
         return replace(found, accuracy=metrics.concordances(run.rows["concordance"]))
-    values = found.loss if score == "loss" else metrics.measures(run.rows["measure"])[score]
+    values = found.loss if score == "loss" else metrics.measures(run.rows["measure"])[score][1]
     return replace(found, accuracy=values)
 
 
@@ -51,8 +48,8 @@ def measures_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
         ax.set_xlabel("updates")
         curves = [
             Curve(
-                *(_updates(run, name), measures[name], plots.line(i), run.label),
-                end=text.short(measures[name][-1]),
+                *(*measures[name], plots.line(i), run.label),
+                end=text.short(measures[name][1][-1]),
                 marked=True,
             )
             for i, (run, measures) in enumerate(zip(runs, found, strict=True))
@@ -66,11 +63,3 @@ def measures_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     return ReportFigure(
         "measures_over_updates", f"Measures of the test rows: {', '.join(shown)}.{more}", figure
     )
-
-
-def _updates(run: RunView, name: str) -> np.ndarray:
-    """Return after which updates a measure of the test rows was taken."""
-    rows = run.rows["measure"]
-    chosen = rows.filter(pc.and_(pc.equal(rows["part"], "test"), pc.equal(rows["name"], name)))
-    updates: np.ndarray = chosen["round"].combine_chunks().to_numpy()
-    return updates

@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
+from raydpzv.arrow_columns import array
 from raydpzv.privacy import claim_words
 from raydpzv.records import lateness, metrics, traffic
 from raydpzv.records.lateness import leg_begins
@@ -33,7 +34,7 @@ from raydpzv.report.run_tables import RunView
 PAPER = "claimed by the paper, not proved"
 PAPER_TRUE = "claimed by the paper, here proved"
 CLIENT = "proved against a client that knows its batches"
-_WHOM = {"external": "whoever sees the models", "client": "one silo", "server": "the server"}
+_WHOM = {"external": "anyone who sees the models", "client": "one silo", "server": "the server"}
 _LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
 """Styles of curves of ε, by adversary or claimant."""
 _VERTICAL = "uploads the server has served"
@@ -97,7 +98,7 @@ def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
         return drawn
     for time in begins:
         drawn.figure.axes[0].axvline(time, color=plots.FAINT, linestyle=":")
-    said = f"{drawn.caption} Dotted: where the run, interrupted, went on as a new leg."
+    said = f"{drawn.caption} Dotted: where the run, interrupted, continued as a new leg."
     return replace(drawn, caption=said)
 
 
@@ -194,7 +195,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     adversary and accountant, which its legend repeats.
     """
     of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
-    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone tell nothing of users
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
     series = [
         (i, r, metrics.epsilon_series(r.rows["release"]))
         for i, r in enumerate(runs)
@@ -466,9 +467,9 @@ def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def counts_of(pair: pa.Table) -> np.ndarray:
     """Return n_su, int64 [S, U], of a run's `pair` rows."""
-    users, silos = pair.column("user").to_numpy(), pair.column("silo").to_numpy()
+    users, silos = array(pair.column("user")), array(pair.column("silo"))
     counts_SU = np.zeros((silos.max() + 1, users.max() + 1), np.int64)
-    counts_SU[silos, users] = pair.column("records").to_numpy()
+    counts_SU[silos, users] = array(pair.column("records"))
     return counts_SU
 
 

@@ -28,7 +28,7 @@ class RunSegment:
 
     @property
     def start(self) -> SegmentStart:
-        """Where the segment starts, once roles were brought there."""
+        """Where the segment starts, once roles are there."""
         evaluated = self._checkpoint.round if self._checkpoint else 0
         lost = self._checkpoint is None and self._recovered > 0  # a segment of which the ledger alone is left
         return SegmentStart(self._number + lost, self._time, evaluated, self._served)
@@ -44,7 +44,7 @@ class RunSegment:
         self._observer.emit("leg", leg=number, **at, gap=gap, recovered=self._recovered)
 
     def _restore_loop(self, *, lost: bool) -> None:
-        """Bring the server's loop to the checkpoint; lost: messages were under way, of which nobody knows the end."""
+        """Restore the server's loop from the checkpoint; lost: messages under way, whose end nobody knows."""
         self._loop.restore(self._run["status"], self._run["services"], lost=lost)
         self._loop.close()  # nobody knows when the answers under way were applied
 

@@ -2,7 +2,7 @@
 
 Clients are functions of the ledger, so that a new segment starts after the ledger's last update: those beyond the
 checkpoint are entered into rows and accounts as the ledger has them, and no client makes them again. An upload under
-way is lost; where it released something it counts all the same, since whoever saw it has it: one for each client.
+way is lost; where it released something it counts all the same, since an observer has it: one for each client.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from raydpzv.wire.seeds import SeededScalars
 
 
 class PullSegment(RunSegment):
-    """One segment of a run whose server was brought to the checkpoint already; `bring` it to the ledger's end."""
+    """One segment of a run whose server was restored to the checkpoint already; `bring` it to the ledger's end."""
 
     def bring(self, ledger: Ledger, *, accounted: bool) -> None:
-        """Bring rows and accounts to where the segment starts, the ledger's end; accounted: updates are releases."""
+        """Restore rows and accounts to the start of the segment, the ledger's end; accounted: updates are releases."""
         if self._checkpoint:
             self._restore_loop(lost=not self._run["stopped"])
         else:

@@ -131,6 +131,19 @@ def _own(value: Any) -> Any:
 Own = Annotated[str, BeforeValidator(_own)]
 """A user's own function."""
 
+
+def _party_weights(value: Any) -> Any:
+    """Accept a table by party, or a list with one entry for each client."""
+    if isinstance(value, list | tuple):
+        value = {str(client): each for client, each in enumerate(value)}
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in (*value, *value.values())):
+        raise ValueError('wanted a table of files by party, such as {bank = "bank.safetensors"}')
+    return dict(value)
+
+
+PartyWeights = Annotated[dict[str, str], BeforeValidator(_party_weights)]
+"""Files of weights, or names of a user's own, by party."""
+
 Label = str | int | bool
 """A class or a category, as TOML has it."""
 

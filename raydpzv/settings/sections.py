@@ -5,7 +5,7 @@ The docstring under each field is its line in the settings page (docs/settings.m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -23,6 +23,7 @@ from raydpzv.settings.fields import (
     Options,
     Own,
     Parties,
+    PartyWeights,
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
@@ -196,6 +197,11 @@ class ModelSection(Section):
     labels 0 and 1, "squared_error" of numbers; or your own, "module:attribute", one value a record."""
     targets: TargetKind | None = None
     """What your own loss takes, classes or numbers; left out: whole numbers and texts are classes, others numbers."""
+    weights: PartyWeights | None = None
+    """Weights before the first update, by party, and of the head as "server": each a file (.safetensors, .pt) or your
+    own mapping of names to tensors, such as {bank = "bank.safetensors", server = "parts:head_weights"}."""
+    partial_weights: bool | None = None
+    """true: what `weights` lack is drawn from the seed; left out: refused."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
@@ -208,6 +214,13 @@ class ModelSection(Section):
     def bottom_of(self, client: int) -> str:
         """Return the name of a client's bottom model."""
         return self.bottoms[client] if self.bottoms else self.bottom
+
+    def weights_of(self, party: int | str, names: Sequence[str]) -> str | None:
+        """Return a client's weights, or those of "server"; names: of the parties."""
+        given = self.weights or {}
+        return given.get(str(party)) or (
+            given.get(names[party]) if isinstance(party, int) and party < len(names) else None
+        )
 
     @property
     def head_widths(self) -> tuple[int, ...]:
@@ -237,8 +250,8 @@ class PrivacySection(Section):
     """What neighbouring tables of "proved" differ in: one record replaced (left out: this), its term set to zero, or
     its label alone."""
     adversary: Literal["client", "external", "server"] | None = None
-    """Against whom "proved" promises its ε: all clients together (left out: this); whoever sees releases and the final
-    model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
+    """Against whom "proved" promises its ε: all clients together (left out: this); anyone who sees releases and the
+    final model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None
@@ -405,6 +418,8 @@ class CommonSections(Section):
         model = getattr(self, "model", None)
         words = [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
+        given = getattr(model, "weights", None) or ""
+        words += given.values() if isinstance(given, Mapping) else [given]
         return tuple(dict.fromkeys(filter(is_foreign, words)))
 
     @property

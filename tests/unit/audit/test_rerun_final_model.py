@@ -7,8 +7,7 @@ import pytest
 
 import raydpzv
 from raydpzv.audit.canaries import Canary, neighbour
-from raydpzv.audit.final_model import evidence
-from raydpzv.audit.final_model import scores as composed
+from raydpzv.audit.rerun import composed, evidence
 from raydpzv.experiment.vertical import prepare_vertical
 
 
