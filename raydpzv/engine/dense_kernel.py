@@ -10,7 +10,7 @@ width, plus a bias.
 
 numba caches compiled code by this file alone: whoever changes `raydpzv/zo/numba_kernel.py` or
 `raydpzv/engine/product_kernel.py` must touch this file too.
-Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int and float.
+Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int, bool and float.
 """
 
 # M clients, D rows, B batch, E embedding width, K classes, P directions, A amounts, d parameters
@@ -37,8 +37,8 @@ _NO, _YES, _START, _NEXT = np.bool_(False), np.bool_(True), _i64(0), _i64(1)
 """Arguments of internal functions, which numba compiles anew for every literal."""
 _TILE = _generator._TILE
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
-_BLOCK = 128
-"""Rows whose losses are computed together."""
+_BLOCK, _SQUARE = 128, 16
+"""Rows whose losses are computed together, and sides of the squares in which an array is turned."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -170,6 +170,17 @@ def _forward(flat, sizes, acts, rows, inputs, noise):  # type: ignore[no-untyped
 
 
 @compiled
+def _turn(x, to):  # type: ignore[no-untyped-def]
+    """to[b, i] = x[i, b], in squares whose lines stay in the first cache."""
+    rows, width = to.shape
+    for first_i in range(0, width, _SQUARE):
+        for first_b in range(0, rows, _SQUARE):
+            for b in range(first_b, min(first_b + _SQUARE, rows)):
+                for i in range(first_i, min(first_i + _SQUARE, width)):
+                    to[b, i] = x[i, b]
+
+
+@compiled
 def _backprop(flat, sizes, acts, rows, inputs, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
     """Add the parameters' gradient to `gradient` [d], row after row; delta [2, widest, B]: that of the outputs.
 
@@ -185,14 +196,13 @@ def _backprop(flat, sizes, acts, rows, inputs, delta, gradient, for_inputs):  # 
                 delta[1, i, b] = delta[0, i % classes, b]
         return 1
     at, now = flat.shape[0], 0
-    by_row = np.empty((rows, acts.shape[1]), np.float32)
+    room = np.empty(rows * acts.shape[1], np.float32)
     for layer in range(sizes.shape[0] - 2, -1, -1):
         before, after = sizes[layer], sizes[layer + 1]
         at -= (before + 1) * after
         x, d, to = acts[layer], delta[now], delta[1 - now]
-        for b in range(rows):
-            for i in range(before):
-                by_row[b, i] = x[i, b]
+        by_row = room[: rows * before].reshape(rows, before)
+        _turn(x, by_row)
         for o in range(after):
             total = _ZERO
             for b in range(rows):
@@ -231,19 +241,19 @@ def _descend(flat, velocity, gradient, lr, momentum):  # type: ignore[no-untyped
 def _direction(z, seed, law):  # type: ignore[no-untyped-def]
     """Fill z float32 [d] with a direction before its factor, and return that: 1, or √d / ‖z‖ on the sphere."""
     size = z.shape[0]
-    for i in range(size):
-        z[i] = _ZERO
     if law == _RADEMACHER:
+        z[:] = _ZERO
         _generator.add_signs(z, z, seed, _ONE, _START)
-        return 1.0
-    _generator.add_direction(z, z, seed, _ONE, _START)
-    if law == _GAUSSIAN:
         return 1.0
     lanes = np.zeros(min(_TILE, size), np.float64)  # in the order of the generator's `squared_norm`
     for first in range(0, size, _TILE):
         tile = z[first : first + _TILE]
+        tile[:] = _ZERO
+        _generator.add_direction(tile, tile, seed, _ONE, first)
         for i in range(tile.shape[0]):
             lanes[i] += _f64(tile[i]) * _f64(tile[i])
+    if law == _GAUSSIAN:
+        return 1.0
     total = 0.0
     for i in range(lanes.shape[0]):
         total += lanes[i]
@@ -305,24 +315,52 @@ def bottom_step(flat, velocity, sizes, acts, gradient_BE, limit, lr, momentum, l
 
 
 @compiled
-def embed_along(source, ids, flat, sizes, seeds, law, amounts, limit, out):  # type: ignore[no-untyped-def]
-    """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once."""
+def embed_along(source, ids, flat, sizes, seeds, law, amounts, limit, made, z, factors, out):  # type: ignore[no-untyped-def]
+    """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once.
+
+    z float32 [P or 1, d], factors float64 [P]: filled with the directions (of one row: with the last) before their
+    factors, and with these; made: z holds all of them already.
+    """
     rows = ids.shape[0]
-    z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
-    none = np.empty(0, np.float32)
+    w, none = np.empty(flat.shape[0], np.float32), np.empty(0, np.float32)
     widest = 0
     for n in sizes:
         widest = max(widest, n)
     acts = np.empty((sizes.shape[0], widest, rows), np.float32)
     _gather(source, ids, acts[0])
     for p in range(seeds.shape[0]):
-        factor = _direction(z, seeds[p], law)
+        of = z[min(p, z.shape[0] - 1)]
+        if not made:
+            factors[p] = _direction(of, seeds[p], law)
         for a in range(amounts.shape[0]):
-            c = _f32(amounts[a] * factor)
+            c = _f32(amounts[a] * factors[p])
             for i in range(flat.shape[0]):
-                w[i] = flat[i] + c * z[i]
+                w[i] = flat[i] + c * of[i]
             _forward(w, sizes, acts, rows, sizes[0], none)
             _put_out(acts[sizes.shape[0] - 1], sizes[-1], limit, out[a, p])
+
+
+@compiled
+def step_along(flat, velocity, z, factors, scalars, lr, momentum):  # type: ignore[no-untyped-def]
+    """The step of `zeroth_order_steps` along directions that `embed_along` left in z [P, d] and factors [P]."""
+    count, moving = z.shape[0], velocity.shape[0] > 0
+    target, beta, step = velocity if moving else flat, _f32(momentum), _f32(-lr)
+    coefficients = np.empty(count, np.float32)
+    for p in range(count):
+        amount = -scalars[p] / count if moving else lr * scalars[p] / count
+        coefficients[p] = _f32(amount * factors[p])
+    for first in range(0, flat.shape[0], _TILE):  # which stays in the first cache
+        last = min(first + _TILE, flat.shape[0])
+        if moving:
+            for i in range(first, last):
+                velocity[i] *= beta
+        for p in range(count):
+            c, of = coefficients[p], z[p]
+            for i in range(first, last):
+                target[i] -= c * of[i]
+        if moving:
+            for i in range(first, last):
+                flat[i] += step * velocity[i]
 
 
 @compiled
