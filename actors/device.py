@@ -16,7 +16,7 @@ def claim_device(gpus: float) -> str:
     import ray
 
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
-    if "torch._C" in sys.modules:
+    if "torch" in sys.modules:
         import torch
 
         torch.set_num_threads(1)

@@ -71,7 +71,6 @@ class Driver:
     def __init__(self, server: Any, hooks: RunHooks, spec: AnyScenario) -> None:
         self._server, self._hooks, self._spec = server, hooks, spec
         self._timeout = spec.resources.timeout  # seconds that any call may take
-        self._writer = hooks.writer
         self._stop_sent = False
         self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
@@ -143,10 +142,10 @@ class Driver:
         taken = [place for place, (_, checkpoint) in enumerate(drained) if checkpoint]
         before = taken[-1] + 1 if taken else 0
         if taken and (checkpoint := drained[taken[-1]][1]):
-            self._writer.hold(joined([rows for rows, _ in drained[:before]]))
-            self._writer.write_checkpoint(checkpoint)
+            self._hooks.writer.hold(joined([rows for rows, _ in drained[:before]]))
+            self._hooks.writer.write_checkpoint(checkpoint)
         for rows, _ in drained[before:]:
-            self._writer.add(rows)
+            self._hooks.writer.add(rows)
 
     def _await(self, work: Any) -> None:
         """Wait for the server's loop, and look at it meanwhile."""
@@ -203,7 +202,7 @@ class Driver:
         raise NotImplementedError
 
     def _bring_segment(self) -> Any:
-        """Return the call that brings roles to where the segment starts."""
+        """Return the call that restores roles to the start of the segment."""
         raise NotImplementedError
 
     def _open_wall(self, origin: float) -> Any:
@@ -236,7 +235,7 @@ class Driver:
             self._loops[self._run_loop(worker, rejoins=rejoins)] = worker
 
     def _stop_loops(self, timeout: float) -> None:
-        """Tell all actors that the run is over; of one that is lost, the end of its loop will tell."""
+        """End all actors' run; a lost one shows when its loop ends."""
         for call in [actor.stop.remote() for actor in self._workers()]:
             try:
                 get(call, timeout, f"the {self._called} to stop")
@@ -283,13 +282,13 @@ class Driver:
             self._stop_sent = True
             self._control(server.stop.remote(USER), "the server to stop")
         if heard:
-            self._control(server.go_on.remote(), "the server to go on")
+            self._control(server.go_on.remote(), "the server to continue")
         found: Status = self._control(server.status.remote(), "the server's status")
-        seconds = found.checkpoint_seconds + self._writer.checkpoint_seconds
+        seconds = found.checkpoint_seconds + self._hooks.writer.checkpoint_seconds
         self._status = found._replace(checkpoint_seconds=seconds)
         hooks.callbacks.status(self._status)
         # a checkpoint that is not written yet would be lost with the server
-        if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
+        if (due := self._hooks.writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
             self._write(self._control(server.drain.remote(rest=due), "rows"))
 
@@ -402,7 +401,7 @@ class _Session(Generic[P]):
         try:
             return cast(P, self._restarts.go_back(failure, party, status))
         except RaydpzvError as error:
-            ends = RunError(f"{failure}; the run cannot go on: {error}")
+            ends = RunError(f"{failure}; the run cannot continue: {error}")
             self._end(ends)
             raise ends from error
 
@@ -412,7 +411,7 @@ class _Session(Generic[P]):
         if isinstance(failure, Lost) and self._restarts.allow(failure, party, self._status, 0):
             return self.go_back(failure, party, self._status)
         if self._restarts.count and isinstance(failure, InputError):
-            failure = RunError(f"actors were lost, and the run cannot go on: {failure}")
+            failure = RunError(f"actors were lost, and the run cannot continue: {failure}")
         if isinstance(failure, RunError):  # of wrong input nothing is on record
             self._end(failure)
         raise failure
@@ -440,7 +439,7 @@ def translated(error: BaseException) -> BaseException:
 
 
 def is_ray_error(error: BaseException) -> bool:
-    """Tell whether an actor failed, died or did not answer in time."""
+    """Return whether an actor failed, died or did not answer in time."""
     import ray
 
     return isinstance(error, ray.exceptions.RayError | Stalled)

@@ -20,7 +20,7 @@ from raydpzv.experiment.prepare import Prepared
 RUNS = "/raydpzv"
 """Where the claim is mounted in the head's pod."""
 POD = "/tmp/raydpzv"
-"""Where a run's folder is in the head's pod that is brought to a storage."""
+"""Where a run's folder is in the head's pod if it is uploaded to a storage."""
 SCENARIO = "/etc/raydpzv/scenario.toml"
 """Where a scenario of the user's own is in the head's pod."""
 LONGEST_NAME = 47
@@ -39,25 +39,33 @@ _HEAD_CPUS = 2
 _SAFE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
-@dataclass(frozen=True)
-class RayJobOptions:
-    """What a manifest needs that no scenario says.
+@dataclass(frozen=True, kw_only=True)
+class PodOptions:
+    """The pods of a cluster that is made for a run.
 
-    name: of the job and of its run folder; image: with Ray and this program; claim: a persistent volume claim, which
-    outlives pods (None: the run is in a storage); ray: Ray's version in the image. workers: pods that share the actors;
-    cpus: of all of them, for shares that are "auto" (None: one each). memory: GiB of each pod (None: from the plan;
-    where it is given, the data need not be here, and Ray sizes the object store). retries: how often a job that failed
-    is started again; keep: seconds that its cluster stays after the end; deadline: seconds that an attempt may take;
-    queue: of Kueue.
+    image: with Ray and this program; ray: Ray's version in it. workers: pods that share the actors; cpus: of all of
+    them, for shares that are "auto" (None: one each). memory: GiB of each pod (None: from the plan; where it is given,
+    the data need not be here, and Ray sizes the object store).
     """
 
-    name: str
     image: str
     ray: str
-    claim: str | None = None
     workers: int = 1
     cpus: int | None = None
     memory: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayJobOptions(PodOptions):
+    """What a manifest needs that no scenario says: pods, and the job that runs on them.
+
+    name: of the job and of its run folder; claim: a persistent volume claim, which outlives pods (None: the run is in a
+    storage). retries: how often a job that failed is started again; keep: seconds that its cluster stays after the end;
+    deadline: seconds that an attempt may take; queue: of Kueue.
+    """
+
+    name: str
+    claim: str | None = None
     retries: int = 3
     keep: int = 600
     deadline: int | None = None

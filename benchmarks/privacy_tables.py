@@ -26,7 +26,7 @@ from raydpzv.privacy.pld import poisson_epsilon
 PAGE = Path("docs/privacy.md")
 PROOFS = Path("docs/privacy-proofs.md")
 PAGES = {
-    "private": (PAGE, Path("README.md"), Path("docs/equal_promise.md")),
+    "private": (PAGE, Path("README.md")),
     "multipliers": (PROOFS,),
     "average": (PROOFS,),
 }

@@ -38,9 +38,8 @@ TIMES = "times.json"
 class Part:
     """A figure or table of a paper.
 
-    comparison: by name, of what runs offline; picture: of its plots; real: what to compare on the paper's own data,
-    which needs the files in `files`; grids: by which all methods are tuned alike there; shows: what our runs say to
-    the claim.
+    comparison: by name, of what runs offline; picture: of its plots; real: what to compare on the paper's own data;
+    grids: by which all methods are tuned alike there; shows: what our runs say to the claim.
     """
 
     name: str
@@ -50,72 +49,59 @@ class Part:
     differs: str
     picture: str = "accuracy_over_updates"
     real: tuple[str, ...] = ()
-    files: str = ""
     grids: tuple[str, ...] = ()
     shows: str = ""
 
-
-DPZV_FILES = "the files of MNIST, CIFAR-10, ModelNet40 and Amazon's reviews that docs/data.md names, in data/"
-MNIST_FILES = "MNIST's four IDX files in data/mnist"
-VAFL_FILES = (
-    "the files of MNIST, Fashion-MNIST, CIFAR-10 and Parkinson's disease that docs/data.md names, in data/"
-)
 
 PARTS = (
     Part(
         "dpzv_accuracy",
         "DPZV journal, Figure 2 and Table I (preprint, Figure 2)",
         "Under noise DPZV has the highest accuracy and needs fewer rounds on MNIST and CIFAR-10. On ModelNet40 it is "
-        "ahead of the other zeroth-order methods and level with VAFL (Section VII-B). Its bytes to a target are fewer "
-        "than theirs on all four data sets, and than VAFL's on three (Table I).",
+        "level with VAFL and ahead of the others (Section VII-B). It needs the fewest bytes to a target, but for "
+        "VAFL's on one data set (Table I).",
         "digits_field",
         "digits in place of the four data sets; every method's step size and clip tuned by one grid; ε is what each "
         "method's noise is calibrated to by its own argument, the line on privacy says what is proved.",
         real=("mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"),
-        files=DPZV_FILES,
         grids=("mnist_tuned", "cifar10_tuned", "modelnet40_tuned", "amazon_tuned"),
         shows=(
             "In part. With the SGD head DPZV has the highest median at ε = 1, within the spread of VAFL with noise on "
-            "the gradient. At ε = 10 it is two points behind VAFL. Without noise it is level with its own ε = 10 line. "
-            "With the head as printed it is four points above frozen clients at ε = 1. With P and λ searched that head "
-            "is level with the SGD head without noise, at 13 times the bytes; with noise it is 7 to 9 points behind. "
-            "ZOO-VFL as published is level with frozen clients without noise, and at chance with it."
+            "the gradient; at ε = 10 it is two points behind VAFL. With the head as printed it is four points above "
+            "frozen clients at ε = 1. With P and λ searched that head equals the SGD head without noise, at 13 times "
+            "the bytes; with noise it is 7 to 9 points behind."
         ),
     ),
     Part(
         "dpzv_epsilons",
         "DPZV journal, Figures 3 and 5 (preprint, Figure 3)",
-        "On all four data sets DPZV is the most accurate at ε ≤ 1; on MNIST and ModelNet40 it loses little as ε "
-        "falls, and the other methods much (Section VII-B). At equal bytes on CIFAR-10 VAFL is the most accurate "
-        "without noise and loses much at ε = 5 and 1 (Section VII-C).",
+        "DPZV is the most accurate at ε ≤ 1 on all data sets; on MNIST and ModelNet40 it loses little as ε falls, the "
+        "others much (Section VII-B). At equal bytes on CIFAR-10 VAFL leads without noise and loses much at ε = 5 and "
+        "1 (Section VII-C).",
         "digits_epsilons",
         "digits in place of the four data sets; step sizes and clips tuned without noise, at ε = 10 (taken for 5 too) "
         "and at ε = 1 (for 0.5 and 0.1 too).",
         picture="accuracy_over_epsilon",
         real=("mnist_epsilons", "cifar10_epsilons", "modelnet40_epsilons", "amazon_epsilons"),
-        files=DPZV_FILES,
         shows=(
             "In part. At ε = 1 DPZV with the SGD head is ahead, at 0.5 level with VAFL with noise on the gradient, "
-            "and at 0.1 no method is above frozen clients. With the head as printed it is below VAFL with noise on "
-            "the gradient throughout. VAFL is the most accurate without noise; with noise on embeddings it holds at ε "
-            "= 5 and loses much at 1."
+            "and at 0.1 no method is above frozen clients. With the head as printed it is below that VAFL throughout. "
+            "VAFL leads without noise; with noise on embeddings it holds at ε = 5 and loses much at 1."
         ),
     ),
     Part(
         "dpzv_clips",
         "DPZV journal, Figures 6 and 7 (preprint, Figures 4 and 5)",
-        "Without noise the clip speeds up and steadies training on MNIST and CIFAR-10; at ε = 1 all thresholds do "
-        "alike on MNIST, and on CIFAR-10 smaller ones (C = 10) are better than larger ones (500) (Section VII-D).",
+        "Without noise the clip speeds up and steadies training. At ε = 1 all thresholds do alike on MNIST; on "
+        "CIFAR-10 C = 10 is better than 500 (Section VII-D).",
         "digits_clips",
         "digits in place of MNIST and CIFAR-10; two step sizes, of which the paper's text says none for these "
         "figures; accuracy, where Figure 6 has the test loss; C = 1 is ours.",
         real=("mnist_clips", "cifar10_clips"),
-        files="the files of MNIST and CIFAR-10 that docs/data.md names, in data/",
         shows=(
             "In part. Ten times the scenario's step size needs a clip: without one DPZV fails, with C = 1 it learns. "
-            "At the scenario's own the clip of C = 10 does nothing, and C = 1 is slower. At ε = 1 C = 100 and 500 "
-            "fail, and 1 and 10 end alike with the SGD head. With the head as printed no median is above that of "
-            "frozen clients."
+            "At the scenario's own, C = 10 does nothing and C = 1 is slower. At ε = 1 C = 100 and 500 fail, and 1 and "
+            "10 end alike with the SGD head. With the head as printed no median is above frozen clients."
         ),
     ),
     Part(
@@ -127,14 +113,12 @@ PARTS = (
         "4,000 generated reviews and small transformers in place of Amazon's and BERT; every method's step size "
         "tuned by one grid, and its clip where noise is added; the choices at ε = 10 lie at the grid's edge.",
         real=("amazon_field", "amazon_epsilons"),
-        files="the Amazon reviews' train.csv and test.csv in data/amazon",
         grids=("amazon_tuned",),
         shows=(
             "No. DPZV with the SGD head is behind VAFL with noise on the gradient, by 4 points at ε = 1 (within the "
-            "spread; by the area 0.10) and by 15 at ε = 10; without noise VAFL and VFL-CZOFO are far ahead of it and "
-            "ZOO-VFL is behind. With noise on embeddings VFL-CZOFO is a few points below it at ε = 10 and at chance at "
-            "1, ZOO-VFL is not above frozen clients at either. With the head as printed DPZV is little above frozen "
-            "clients at ε = 1. VFL-CZOFO needs the fewest bytes to 70 %."
+            "spread; by the area 0.10) and by 15 at ε = 10. Without noise VAFL and VFL-CZOFO are far ahead. With noise "
+            "on embeddings VFL-CZOFO is a few points below at ε = 10 and at chance at 1. With the head as printed DPZV "
+            "is little above frozen clients at ε = 1. VFL-CZOFO needs the fewest bytes to 70 %."
         ),
     ),
     Part(
@@ -145,29 +129,25 @@ PARTS = (
         "5,000 MNIST pictures, the papers' seven clients and network; step sizes as printed, not tuned alike; all "
         "clients wake at one rate.",
         real=("mnist_field",),
-        files=MNIST_FILES,
         shows=(
-            "The target of 90 % says little: frozen clients, random convolutions that never learn, reach it in the "
-            "median. DPZV with the SGD head ends three points above them without noise, level with VAFL, and one point "
-            "above them at ε = 1. With the zeroth-order head, at its printed step, it ends far below them. ZOO-VFL as "
-            "published diverges. The zeroth-order head's P and λ were searched on digits alone."
+            "90 % says little: frozen clients, random convolutions, reach it in the median. DPZV with the SGD head "
+            "ends three points above them without noise, level with VAFL, and one point above them at ε = 1. With the "
+            "zeroth-order head at its printed step it ends far below. ZOO-VFL as published diverges."
         ),
     ),
     Part(
         "vafl_delays",
         "VAFL, Figure 2",
-        "Test accuracy over the time of the clock: asynchronous and t-synchronous VAFL beside synchronous block SGD, "
-        "each also with noise N(0, 0.01) on the clients' outputs.",
+        "Accuracy over the clock's time: asynchronous and t-synchronous VAFL beside synchronous block SGD, each also "
+        "with noise N(0, 0.01) on the clients' outputs.",
         "delay_times",
         "digits in place of MNIST, Fashion-MNIST, CIFAR-10 and Parkinson, one bottom layer as there; the delays of "
         "Section G.2; each protocol's step size is its quickest on held-back rows.",
         picture="accuracy_over_seconds",
         real=("mnist_times", "fashion_times", "cifar10_times", "parkinson_times"),
-        files=VAFL_FILES,
         shows=(
             "Asynchronous VAFL is the first at 90 and 95 % in time, synchronous in updates; all end about level with "
-            "central SGD. The paper's noise moves no median by more than 0.3 points. It proves nothing: no output "
-            "is clipped."
+            "central SGD. The noise moves no median by more than 0.3 points and proves nothing: no output is clipped."
         ),
     ),
     Part(
@@ -178,7 +158,6 @@ PARTS = (
         "5,000 MNIST pictures; all protocols with one step size, not tuned alike; t = 3 is ours.",
         picture="accuracy_over_seconds",
         real=("mnist_times", "fashion_times", "cifar10_times", "parkinson_times"),
-        files=VAFL_FILES,
         shows=(
             "Yes. All protocols end at about 89 %, above central SGD, whose momentum is 0.9 at the same step size. "
             "Asynchronous VAFL is the first at 80 and 85 % in time. The noise moves no median by more than 0.3 points."
@@ -187,18 +166,17 @@ PARTS = (
     Part(
         "vafl_lstm",
         "VAFL, Figures 4 and 8 (LSTMs)",
-        "Asynchronous and t-synchronous VAFL come about as far as the centralized model, by the area under the ROC "
-        "curve, and take less time than synchronous (Section 5).",
+        "Asynchronous and t-synchronous VAFL reach about the centralized model's area under the ROC curve, in less "
+        "time than synchronous (Section 5).",
         "lstm_times",
         "generated series of 12 steps in place of MIMIC-III; the picture is of the accuracy, the areas are those at "
         "the end; each protocol's step size is the quicker of two to 80 % on held-back rows, so each is at an edge; "
         "central SGD has momentum 0.9, without which it is the synchronous protocol.",
         picture="accuracy_over_seconds",
         real=("lstm_times --set data.source=mimic3 --set data.folder=data/mimic3",),
-        files="the in-hospital-mortality folder that docs/data.md names, in data/mimic3",
         shows=(
-            "Yes. All protocols end with an area of 0.99 or more; by the medians asynchronous is the first at 80 % "
-            "(640 s), t-synchronous follows (767 s), and synchronous takes 5.8 times as long (3,705 s)."
+            "Yes. All protocols end with an area of 0.99 or more. Median times to 80 %: asynchronous 640 s, "
+            "t-synchronous 767 s, synchronous 3,705 s."
         ),
     ),
     Part(
@@ -212,28 +190,25 @@ PARTS = (
     Part(
         "decomfl_ablation",
         "DeComFL, Figure 2",
-        "More perturbations P lead to higher accuracy in the end, matter more than local updates K, and slow the "
-        "beginning a little; DeComFL's numbers sent are far fewer than FedAvg's (Section 5).",
+        "More perturbations P end higher and matter more than local updates K; DeComFL sends far fewer numbers than "
+        "FedAvg (Section 5).",
         "digits_ablation",
         "digits and 2,410 parameters in place of MNIST and 28,938; values of K and P are ours.",
         picture="accuracy_over_vector_length",
         real=("mnist_ablation",),
-        files=MNIST_FILES,
         shows=(
             "Not the first: at one step size and as many rounds K = 5 and 10 gain much, P above 10 little. DeComFL "
-            "sends far fewer numbers than FedAvg, and ends below it."
+            "ends below FedAvg."
         ),
     ),
     Part(
         "decomfl_projection",
         "DeComFL, Figure 4",
-        "Loss differences do consistently better than gradient projection, and bear other step sizes, which "
-        "projection does not (Appendix A.5).",
+        "Loss differences do better than gradient projection and bear more step sizes (Appendix A.5).",
         "digits_projection",
         "digits in place of MNIST; step sizes are ours.",
         picture="accuracy_over_vector_length",
         real=("mnist_projection",),
-        files=MNIST_FILES,
         shows="Neither: both do alike at all three step sizes, and both suffer at the largest.",
     ),
     Part(
@@ -244,23 +219,21 @@ PARTS = (
         "digits and 2,410 parameters, where the paper has Fashion-MNIST and 1.2 million; step sizes tuned alike.",
         picture="accuracy_over_vector_length",
         real=("fashion_field",),
-        files="Fashion-MNIST's four IDX files in data/fashion_mnist",
         shows=(
-            "The numbers: yes. The accuracy at the end is a point or two lower for k = 5 and 1 % than for 10 %, and "
-            "above DeComFL's with each; at equal bytes that of 1 % is far below."
+            "The numbers: yes. At the end k = 5 and 1 % are a point or two below 10 %, and all are above DeComFL; at "
+            "equal bytes 1 % is far below."
         ),
     ),
     Part(
         "uldp_users",
         "Uldp-FL, Figures 4 to 7",
-        "ULDP-AVG and ULDP-SGD have far better privacy-utility trade-offs than ULDP-NAIVE, whose accuracy is low, and "
-        "than ULDP-GROUP, which needs much larger ε (Section 5).",
+        "ULDP-AVG and ULDP-SGD are far better than ULDP-NAIVE, whose accuracy is low, and than ULDP-GROUP, which needs "
+        "much larger ε (Section 5).",
         "digits_users_field",
         "digits, softmax regression, 100 users in 5 silos, in place of the four data sets; every method has the same "
         "ε, where the paper has the same σ; step sizes tuned alike.",
         picture="accuracy_over_epsilon",
         real=("creditcard_field", "mnist_users_field", "heart_field", "brca_field"),
-        files="the files that docs/data.md names",
         shows=(
             "Yes. At ε = 3 ULDP-AVG and ULDP-SGD by records reach 86 and 88 %, ULDP-GROUP at most 34 % at its exact ε, "
             "and ULDP-NAIVE is at chance. ULDP-ZO (ours) is level with ULDP-SGD at a tenth of the bytes. Uniform "
@@ -274,7 +247,6 @@ PARTS = (
         "users_1000_field",
         "20,000 generated rows, 1,000 users in 20 silos; ε = .5 for all; step sizes tuned alike.",
         real=("creditcard_1000", "creditcard_weights"),
-        files="the files that docs/data.md names",
         shows=(
             "Yes: 93 % by records, also with counts capped at 8, against 61 % with uniform weights. ULDP-ZO reaches 92 "
             "% with 16 scalars a round, ULDP-GROUP 44 % at most."
@@ -343,10 +315,9 @@ def page(sections: list[str], changes: list[str]) -> str:
 
 HEAD = """# The papers' figures, on what runs here
 
-`python -m benchmarks.results` makes this page and resumes where it was stopped. Each part is one command. Real data
-sets do not come with the program, so a part on other data names the command for the real ones. A claim is the
-paper's, in our words. The figures are ours: medians over the seeds, with the lowest and the highest. Noise from the
-operating system differs from run to run.
+`python -m benchmarks.results` makes this page. A claim is the paper's, in our words. Figures are ours: medians over the
+seeds, with the lowest and the highest. The papers' data do not come with the program: each table names the
+commands for them, and [the data page](data.md) the files. Noise from the operating system differs from run to run.
 """
 
 
@@ -354,12 +325,10 @@ END = """
 ## Not on this page
 
 - DPZV journal, Figure 4 (preprint, Figure 6), memory: `python -m benchmarks.memory_figure`.
-- VAFL, Figures 3, 5 and 6, ModelNet40 in 12 views: `raydpzv compare multiview_times`, with the file that [the data
-  page](data.md) describes.
+- VAFL, Figures 3, 5 and 6, ModelNet40 in 12 views: `raydpzv compare multiview_times`.
 - VAFL, Figure 7, the training loss of LSTMs: in the rows of each run of `lstm_times`.
-- Uldp-FL, Figures 4 to 8 and 10: [their comparisons](methods/uldp.md#the-papers-figures) need files of their data.
-- DeComFL, Table 1, numbers sent: a test checks them against M, m and P. Its language models (Tables 2 and 6) and
-  the Hessian's spectrum (Figure 5) are not in the program.
+- Uldp-FL, Figures 4 to 8 and 10: [their comparisons](methods/uldp.md#the-papers-figures).
+- DeComFL, language models (Tables 2 and 6) and the Hessian's spectrum (Figure 5): not in the program.
 """
 
 
@@ -384,12 +353,12 @@ def _section(
         to = page_file.parent / "results" / f"{part.name}.png"
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(picture, to)
-        lines += [f"![{part.paper}]({to.relative_to(page_file.parent)})", ""]
+        lines += [f"![Figure]({to.relative_to(page_file.parent)})", ""]
     lines += [f"- **Claim.** {part.claim}", *([f"- **We saw.** {part.shows}"] if part.shows else [])]
-    lines += [f"- **Command.** `{command}`{_with_real_data(part)}", ""]
+    lines += [f"- **Command.** `{command}`", ""]
     seeds = ", ".join(map(str, comparison.seeds))
     lines += [f"<details><summary>Table, {_took(folder.parent, part.name)}</summary>", ""]
-    lines += [f"Seeds {seeds}. {part.differs[0].upper()}{part.differs[1:]}", ""]
+    lines += [f"Seeds {seeds}. {part.differs[0].upper()}{part.differs[1:]}{_with_real_data(part)}", ""]
     lines += [_row(grid.heads), _row(["---"] * len(grid.heads)), *(_row(row) for row in grid.rows), ""]
     return "\n".join([*lines, *(f"- {line}" for line in said if line), "", "</details>"]) + "\n"
 
@@ -402,7 +371,7 @@ def _with_real_data(part: Part) -> str:
     tuned = (
         f", tuned alike by {', '.join(f'`raydpzv tune {name}`' for name in part.grids)}" if part.grids else ""
     )
-    return f". With the paper's data: {commands}{tuned}. They need {part.files}."
+    return f" With the paper's data: {commands}{tuned}."
 
 
 def _areas(folded: pa.Table) -> str:

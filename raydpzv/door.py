@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import parse
-from raydpzv.data.own_data import OwnData, as_array, labels, numbered_owners, own_data, side_by_side
+from raydpzv.data.own_data import OwnData, as_array, by_ids, labels, numbered_owners, own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle, numbered
@@ -23,12 +24,26 @@ _TABLES = {
     "scale": "data.scale",
     "embedding": "model.embedding",
     "every": "evaluate.every",
+    "weights": "model.weights",
+    "partial_weights": "model.partial_weights",
     "rate": "arrivals.rate",
     "clock": "clock.kind",
     "seed": "seed",
     "title": "title",
 }
 """Short names of settings; other keywords are tables, dotted settings with "__", or settings of the method."""
+
+
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "batch_size": "batch",
+    "epochs": "updates",
+    "rounds": "updates",
+    "steps": "updates",
+    "random_state": "seed",
+}
+"""Names of settings in other libraries."""
 
 
 def horizontal(
@@ -46,7 +61,7 @@ def horizontal(
     or a name of the program's. data: (x [D, ...], y [D]) of arrays, tensors or a frame, or a map-style data set of
     pairs. clients: how many share the rows at random, or each row's owner. test: (x, y); left out: a part of the rows.
     method: a name, or a method's descriptor. settings: `updates=600`, `privacy={"mode": "user"}`, or a setting of the
-    method such as `lr=0.02`. Raises SpecError and DataError.
+    method such as `lr=0.02`; `weights` is a file or a state_dict. Raises SpecError and DataError.
     """
     found = own_data(data)
     clients = int(clients) if isinstance(clients, np.integer) else clients
@@ -68,16 +83,18 @@ def vertical(
     labels: Any,
     *,
     head: Any = "mlp",
-    test: tuple[Any, Any] | None = None,
+    ids: Any = None,
+    test: Any = None,
     method: Any = "dpzv",
     **settings: Any,
 ) -> AnyScenario:
     """Return a scenario of vertical learning from your own models and data.
 
     bottoms: a model for every party, or one that all use, from a record's part to an embedding [B, E]. views: each
-    party's array [D, ...], by name or in order; records are in the same order in each. labels: [D]. head: from all
-    embeddings [B, M·E] to scores [B, classes]. test: (views, labels); left out: a part of the rows. The rest as in
-    `horizontal`. Raises SpecError and DataError.
+    party's array [D, ...], by name or in order; records are in the same order in each, or `ids` joins them. labels:
+    [D]. head: from all embeddings [B, M·E] to scores [B, classes]. ids: of each view's records, in the form of `views`,
+    and of the labels, last or as "labels". test: (views, labels) or (views, labels, ids); left out: a part of the rows.
+    The rest as in `horizontal`. Raises SpecError and DataError.
     """
     if not isinstance(views, Mapping | list | tuple):
         raise SpecError(f"views: wanted a list or a table of the parties' arrays, got {type(views).__name__}")
@@ -86,6 +103,10 @@ def vertical(
     if len(listed) != many:
         raise SpecError(f"bottoms: wanted one for each of {many} views, got {len(listed)}")
     names = list(views) if isinstance(views, Mapping) else []
+    if ids is not None:
+        views, labels = by_ids(views, labels, ids)
+    if isinstance(test, list | tuple) and len(test) == 3:
+        test = by_ids(*test)
     found = _of_views(views, labels)
     if test is not None:
         found = _with_test(found, _of_test(test, views, found.views), None)
@@ -137,6 +158,22 @@ def _named(model: Any) -> str:
     return model if isinstance(model, str) else handle(model)
 
 
+def _named_weights(given: Any) -> Any:
+    """Return weights as a scenario names them: files and handles of state_dicts, by party where there are several."""
+    if isinstance(given, list | tuple):
+        given = {str(m): each for m, each in enumerate(given) if each is not None}
+    if isinstance(given, Mapping) and any(hasattr(value, "detach") for value in given.values()):
+        return handle({name: _copied(value) for name, value in given.items()}, "weights")
+    if isinstance(given, Mapping):
+        return {str(party): _named_weights(each) for party, each in given.items()}
+    return str(given) if isinstance(given, PathLike) else given
+
+
+def _copied(value: Any) -> Any:
+    """Copy a tensor, which training elsewhere may move."""
+    return value.detach().cpu().clone() if hasattr(value, "detach") else value
+
+
 def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[str, Any]) -> AnyScenario:
     name = method if isinstance(method, str) else handle(method)
     descriptor = METHODS[name]
@@ -149,11 +186,16 @@ def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[st
     tree["data"].setdefault("scale", "none")
     own = descriptor.config.__dataclass_fields__
     if "cohort" in own and "cohort" not in settings:
-        tree["method"]["cohort"] = min(own["cohort"].default, tree["split"]["clients"])
+        tree["method"]["cohort"] = max(1, min(own["cohort"].default, tree["split"]["clients"]))
     for key, value in settings.items():
-        path = (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
-        _set(tree, path, value, [*own, *_TABLES])
+        value = _named_weights(value) if key == "weights" else value
+        _set(tree, setting_path(key, own), value, [*own, *_TABLES])
     return parse(tree, "the call")
+
+
+def setting_path(key: str, own: Collection[str]) -> str:
+    """Return the dotted name of a keyword's setting; own: the settings of the method."""
+    return (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
 
 
 def _set(tree: dict[str, Any], path: str, value: Any, known: Sequence[str]) -> None:
@@ -165,8 +207,9 @@ def _set(tree: dict[str, Any], path: str, value: Any, known: Sequence[str]) -> N
         table[last] = {**table.get(last, {}), **value}
         return
     if not tables and last not in ("seed", "name", "title"):
+        near = suggest(_ELSEWHERE.get(last, last), known)
         raise SpecError(
-            f"{last}: unknown setting. {suggest(last, known)}Give a setting of the method, a table such as "
+            f"{last}: unknown setting. {near}Give a setting of the method, a table such as "
             'budget={"updates": 100}, or budget__updates=100'
         )
     table[last] = value

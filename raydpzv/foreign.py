@@ -1,4 +1,4 @@
-"""What a user brings: objects of other modules, by "module:attribute", and objects of this process, by a handle.
+"""A user's own objects: of other modules, by "module:attribute", and objects of this process, by a handle.
 
 A scenario names both as text. The registries resolve the text, and nothing else knows where an object came from.
 Objects travel to other processes by value, with the scenario that names them.
@@ -29,7 +29,7 @@ _TYPES = (bool, int, float, str)
 
 
 def is_foreign(name: object) -> bool:
-    """Tell whether a word of a scenario names an object that the program does not come with."""
+    """Return whether a word of a scenario names an object that the program does not come with."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -67,11 +67,11 @@ def _imported(module: str, setting: str, name: str) -> Any:
         ) from error
 
 
-def handle(found: Any, name: str = "") -> str:
+def handle(found: Any, name: str = "", digest: str = "") -> str:
     """Return the text by which a scenario names an object: its import path, else a handle of this process.
 
-    A handle ends with a digest of the object's source and of the values that it refers to, or of its pickled bytes.
-    Equal objects have the same handle.
+    A handle ends with a digest: the given one, or that of the object's source and of the values that it refers to, or
+    of its pickled bytes. Equal objects have the same handle.
     """
     module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if module not in (None, "__main__", "builtins") and path and "<" not in path:
@@ -79,13 +79,13 @@ def handle(found: Any, name: str = "") -> str:
         if is_foreign(text) and _reaches(text, found):
             return text
     word = re.sub(r"\W+", "", name or path or type(found).__name__) or "object"
-    text = f"{HERE}:{word}-{_digest(found)[:8]}"
+    text = f"{HERE}:{word}-{(digest or _digest(found))[:8]}"
     _OBJECTS[text] = found
     return text
 
 
 def numbered(found: Any, name: str) -> str:
-    """Return a handle that tells nothing of an object's content: with a digest of private rows, guesses can be tried.
+    """Return a handle that reveals nothing of an object's content: with a digest of private rows, guesses can be tried.
 
     It ends with a number, 1 for the first content that this process was handed: a script counts alike each time.
     """
@@ -98,6 +98,8 @@ def without_digest(value: Any) -> Any:
     """Return a setting without the digests of handles: what an object refers to may be private."""
     if isinstance(value, list | tuple):
         return [without_digest(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: without_digest(item) for name, item in value.items()}
     return value.rpartition("-")[0] if is_foreign(value) and value.startswith(f"{HERE}:") else value
 
 
@@ -250,7 +252,13 @@ def unpack(objects: Mapping[str, bytes]) -> None:
         if name not in _OBJECTS:
             import pickle
 
-            _OBJECTS[name] = pickle.loads(content)
+            try:
+                _OBJECTS[name] = pickle.loads(content)
+            except (ImportError, AttributeError) as error:
+                raise SpecError(
+                    f"{name}: needs a module that this process cannot import ({error}); install that module on every "
+                    "machine, or move what the object needs into the object's own file"
+                ) from error
 
 
 def call(
@@ -280,8 +288,7 @@ def call(
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises is said in one line
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        cure = "; hand over a finished object in its place" if "meta" in text else ""
-        raise SpecError(f"{setting}: {_called(make)} fails when called ({text}){cure}") from error
+        raise SpecError(f"{setting}: {_called(make)} fails when called ({text})") from error
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

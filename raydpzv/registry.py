@@ -273,6 +273,20 @@ RUNNERS = Registry(
 )
 """(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
 
+RUN_POOLS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.compare.run_comparison:in_this_process", "ray": "actors.run_pool:on_ray"},
+)
+"""(`PoolOptions`, scenarios) to a function that makes many runs, with the arguments of `one_by_one`."""
+
+TRIAL_POOLS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.search.run_search:in_this_process", "ray": "actors.tune_search:on_tune"},
+)
+"""(`PoolOptions`, plan, trials) to a block in which a `raydpzv.search.run_search.Make` runs trials."""
+
 LOGS = Registry(
     "log",
     "--log",
@@ -298,25 +312,12 @@ LOCAL_PARTIES = Registry(
 )
 """`raydpzv.experiment.local_session.PartiesMaker` of the parties of a run in this process."""
 
-RESUMERS = Registry(
-    "kind of learning",
-    "method.name",
-    {
-        "vertical": "raydpzv.experiment.reexecute:resuming",
-        "horizontal": "raydpzv.experiment.rebuild:resuming_horizontal",
-    },
-)
-"""`raydpzv.experiment.runner.Resumer` of a run's folder."""
-
 RESTARTERS = Registry(
     "kind of learning",
     "method.name",
-    {
-        "vertical": "raydpzv.experiment.reexecute:restarted",
-        "horizontal": "raydpzv.experiment.rebuild:restarted_horizontal",
-    },
+    {kind: f"raydpzv.experiment.resuming:restarted_{kind}" for kind in ("vertical", "horizontal")},
 )
-"""(prepared, `RunFolder`) to what resumes from the last checkpoint of the folder that a run writes; reads alone."""
+"""(prepared, `RunWriter`) to what resumes from the last checkpoint of the folder that a run writes; reads alone."""
 
 SCENARIO_FOLDERS = [Path(__file__).parent.parent / "scenarios"]
 """Folders whose `*.toml` files are scenarios, and those in `comparisons/` comparisons, by name."""

@@ -16,7 +16,7 @@ from raydpzv.files import as_json as json_text
 from raydpzv.report.comparison_table import Compared, table
 from raydpzv.report.comparison_text import console_report, heads_line, summary_report
 from raydpzv.sim.interfaces import Status
-from scenarios.display import INTERVAL, Display
+from scenarios.display import INTERVAL, Bar, Display
 from scenarios.progress import limit_of, score
 from scenarios.run_output import tables_console
 
@@ -45,9 +45,8 @@ class ComparisonProgress:
         self._names = {p.folder: p for p in todo}
         self._total = len(list(comparison.runs()))
         self._done = self._total - len(todo)
-        self._display = Display(
-            *(console, "runs", self._total, self._below, self._line), quiet=quiet, interval=interval
-        )
+        bar = Bar("runs", self._total)
+        self._display = Display(console, bar, self._below, self._line, quiet=quiet, interval=interval)
 
     def __enter__(self) -> ComparisonProgress:
         self._display.count(self._done)

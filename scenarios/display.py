@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -27,31 +27,36 @@ REDRAW = 0.1
 """Seconds between redraws on a terminal."""
 
 
+class Bar(NamedTuple):
+    """What a bar counts, how many there are (None: unknown), and its columns (None: how many of all)."""
+
+    unit: str
+    total: float | None
+    columns: Iterable[ProgressColumn] | None = None
+
+
 class Display:
     """Shows progress while its block runs; prints nothing if quiet.
 
-    unit, total: what the bar counts, and how many there are (None: unknown); columns: of the bar (None: how many of
-    all); below: returns what is drawn below the bar; line: returns the line that is printed every `interval` seconds
-    if `console` is no terminal.
+    below: returns what is drawn below the bar; line: returns the line that is printed every `interval` seconds if
+    `console` is no terminal.
     """
 
     def __init__(
         self,
         console: Console,
-        unit: str,
-        total: float | None,
+        bar: Bar,
         below: Callable[[], Iterable[RenderableType]],
         line: Callable[[], str],
         *,
-        columns: Iterable[ProgressColumn] | None = None,
         quiet: bool = False,
         interval: float = INTERVAL,
     ) -> None:
         self._console, self._below, self._line = console, below, line
         self._quiet, self._interval, self._last = quiet, interval, 0.0
-        counted = (TextColumn(unit), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
-        self._bar = Progress(*(columns or counted), console=console)
-        self._task = self._bar.add_task(unit, total=total)
+        counted = (TextColumn(bar.unit), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+        self._bar = Progress(*(bar.columns or counted), console=console)
+        self._task = self._bar.add_task(bar.unit, total=bar.total)
         drawn = console.is_terminal and not quiet
         self._live = Live(self._bar, console=console, refresh_per_second=4) if drawn else None
         self._stack = ExitStack()

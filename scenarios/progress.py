@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -17,13 +16,14 @@ from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.config.timing import planned_seconds
+from raydpzv.interrupts import stopping
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
 from raydpzv.report.run_tables import rates_asked
 from raydpzv.report.table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
-from scenarios.display import INTERVAL, Display
+from scenarios.display import INTERVAL, Bar, Display
 
 LOADING = "the data to load"
 """The first thing that a run waits for (see `Status.stage`)."""
@@ -69,11 +69,8 @@ class _RunProgress(StatusCallback):
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
             *(BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
         )
-        self.display = Display(
-            *(console, _unit_name(spec, self._unit), limit, lambda: view(self._latest, spec), self._line),
-            columns=columns,
-            interval=interval,
-        )
+        bar = Bar(_unit_name(spec, self._unit), limit, columns)
+        self.display = Display(console, bar, lambda: view(self._latest, spec), self._line, interval=interval)
 
     def fault(self, fault: Fault) -> None:
         """Print which actor was lost; the command's last line says what ended a run."""
@@ -251,7 +248,7 @@ def _short_epsilons(status: Status) -> str:
 def _epsilons(status: Status) -> list[str]:
     """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "proved"."""
     if found := status.privacy.user_epsilons():
-        whom = ("whoever sees the models", "one silo", "the server")
+        whom = ("anyone who sees the models", "one silo", "the server")
         return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]
     paper, client = status.privacy.epsilons()
     stated = [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]
@@ -283,23 +280,10 @@ def _unit_name(spec: AnyScenario, unit: str) -> str:
 
 
 @contextmanager
-def stop_on_signal(console: Console) -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a clean stop; a second one interrupts at once."""
-    stop = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        console.print("stopping after the update in progress; once more to interrupt at once")
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before: list[Any] = [signal.signal(number, handle) for number in signals]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
+def stop_on_signal(console: Console, stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a clean stop; a second one interrupts at once. stop: the event to set."""
+    with stopping((signal.SIGINT, signal.SIGTERM), stop or threading.Event(), console.print) as event:
+        yield event
 
 
 def limit_of(spec: AnyScenario) -> tuple[float, str]:

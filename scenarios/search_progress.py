@@ -20,6 +20,7 @@ from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import SearchPlan, Trial
+from raydpzv.search.search_terms import SearchWatch
 from raydpzv.search.trial_results import (
     CUT,
     DIVERGED,
@@ -30,7 +31,7 @@ from raydpzv.search.trial_results import (
     trial_columns,
     trial_progress,
 )
-from scenarios.display import Display
+from scenarios.display import Bar, Display
 from scenarios.run_output import tables_console
 
 _WIDTH = 120
@@ -39,11 +40,11 @@ _PACE_HELP = (
     "its staleness is the machine's; run fewer trials at a time (--jobs), lower arrivals.rate, or keep the virtual "
     "clock"
 )
-_STATES = {DONE: "over", CUT: "stopped early", STOPPED: "stands", DIVERGED: "diverged"}
+_STATES = {DONE: "over", CUT: "stopped early", STOPPED: "paused", DIVERGED: "diverged"}
 _NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, of Ray's"
 
 
-class SearchProgress:
+class SearchProgress(SearchWatch):
     """Shows progress while its block runs: the trials that are over, and those at work.
 
     A terminal shows a table under a bar: trials at work, then the best of those over. Elsewhere each trial that ends
@@ -69,19 +70,17 @@ class SearchProgress:
         self._begun: set[int] = set()
         self._over: dict[int, Mapping[str, Any]] = {}
         self._changed: dict[int, Mapping[str, Any]] = {}
-        self._total = plan.size
-        self._leg_end: int | None = None
         self._ends: dict[int, int | None] = {}
         self._done = len(list(plan.started())) - left
-        unit = "trials begun" if plan.promotes else "trials"
-        self._display = Display(console, unit, self._total, lambda: [self.table()], self.line, quiet=quiet)
+        bar = Bar("trials started" if plan.promotes else "trials", plan.size)
+        self._display = Display(console, bar, lambda: [self.table()], self.line, quiet=quiet)
 
     def __enter__(self) -> SearchProgress:
         self._recall()
         self._count(self._done)
         if self._done:
-            said = "had begun before" if self._plan.promotes else "are there already"
-            self._display.say(f"{self._done} of {self._total} trials {said}")
+            said = "had started before" if self._plan.promotes else "are there already"
+            self._display.say(f"{self._done} of {self._plan.size} trials {said}")
         self._display.__enter__()
         return self
 
@@ -109,11 +108,11 @@ class SearchProgress:
     def _count(self, done: int) -> None:
         """Show how many trials are over; with promotions, how many have started."""
         self._done = done
-        self._display.count(done, self._total)
+        self._display.count(done, self._plan.size)
 
     def grew(self, plan: SearchPlan) -> None:
         """Record a plan with more trials."""
-        self._plan, self._total = plan, plan.size
+        self._plan = plan
         self._count(self._done)
 
     def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
@@ -122,9 +121,8 @@ class SearchProgress:
             self._over.pop(trial.number, None)
         if self._plan.population:
             self._changed = {trial.number: current(trial) for trial in trials}
-        self._leg_end = until
-        self._total = self._plan.size
-        self._count(self._total - len(trials))
+        self._ends = {trial.number: until for trial in trials}
+        self._count(self._plan.size - len(trials))
         end = "the end" if until is None else f"{until:,} updates"
         self._display.say(f"{len(trials)} of {self._plan.size} trials go to {end}")
 
@@ -153,7 +151,7 @@ class SearchProgress:
     def reported(self, trial: int, report: Mapping[str, Any]) -> None:
         """Show how far a trial is."""
         stood, metric = self._at_work.get(trial, {}), self._plan.metric
-        end = self._ends.get(trial, self._leg_end)
+        end = self._ends.get(trial)
         if report.get("updates") == end == stood.get("updates") and metric in stood:
             # a leg's end is evaluated once more when it stops; trials are held against one another by the first time
             report = {**report, metric: stood[metric]}
@@ -178,7 +176,7 @@ class SearchProgress:
 
     def _came(self, trial: int) -> str:
         """Return the result so far of a trial that is not at work, as a line."""
-        head = "" if self._plan.promotes else f"{self._done}/{self._total} "
+        head = "" if self._plan.promotes else f"{self._done}/{self._plan.size} "
         if reason := self._reasons.get(trial):
             return f"{head}{self._named(trial)}: no result: {reason}"
         found, figures = self._standing.get(trial), self._figures(self._over[trial]) or "over"
@@ -186,7 +184,7 @@ class SearchProgress:
             figures += f", diverged: {found.why}"
         if not self._plan.promotes:
             return f"{head}{self._named(trial)}: {figures}"
-        place = "stopped" if found is None else "at its end" if self._ends[trial] is None else "stands"
+        place = "stopped" if found is None else "at its end" if self._ends[trial] is None else "paused"
         return f"{self._named(trial)}: {place} after {figures}"
 
     def table(self) -> HeadTable:
@@ -199,10 +197,10 @@ class SearchProgress:
             table.add_column(head, overflow="fold")
         shown = [*self._at_work, *over][:_MOST_SHOWN]
         for n in shown:
-            stands = {**self._over.get(n, {}), **self._at_work.get(n, {})}
+            latest = {**self._over.get(n, {}), **self._at_work.get(n, {})}
             values = self._settings(n)
             state = "at work" if n in self._at_work else self._reasons.get(n) or self._state(n)
-            updates = f"{stands['updates']:,}" if "updates" in stands else ""
+            updates = f"{latest['updates']:,}" if "updates" in latest else ""
             value = f"{self._values[n]:.4g}" if n in self._values else ""
             table.add_row(*map(Text, (str(n), *(str(values[s]) for s in settings), updates, value, state)))
         if hidden := len(self._at_work) + len(over) - len(shown):
@@ -228,8 +226,8 @@ class SearchProgress:
     def line(self) -> str:
         """Return in a line how many trials are over, which are at work, and the best so far."""
         at_work = "; ".join(self._lines()) or _NO_TRIAL
-        are = "begun" if self._plan.promotes else "over"
-        return f"{self._done}/{self._total} trials {are}; {at_work}"
+        are = "started" if self._plan.promotes else "over"
+        return f"{self._done}/{self._plan.size} trials {are}; {at_work}"
 
     def _lines(self) -> list[str]:
         lines = [f"{self._named(n)}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]

@@ -17,14 +17,11 @@ import typer
 from typer.models import OptionInfo
 
 from raydpzv.interrupts import leaving_at_once
-from raydpzv.lazy_import import defer
 from raydpzv.limits import require_room
 from scenarios.exit_codes import errors
 
 _ROOM = ("run", "resume")
 """Commands that need room for a run's libraries."""
-_LOOKS = ("privacy",)
-"""Commands that start without torch, which their imports name."""
 
 
 def as_command(name: str, taken: type[Any]) -> Callable[..., None]:
@@ -39,8 +36,6 @@ def as_command(name: str, taken: type[Any]) -> Callable[..., None]:
             if name in _ROOM:
                 require_room()
             with leaving_at_once():
-                if name in _LOOKS:
-                    defer("torch")
                 module = importlib.import_module(f"scenarios.commands.{name}")
             getattr(module, f"{name}_command")(taken(**values))
 

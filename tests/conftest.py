@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -88,9 +89,15 @@ def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """One local Ray for all tests of this process."""
+def ray_session() -> Iterator[Callable[[], None]]:
+    """One local Ray for all tests of this process; call it to end that one and start another."""
     from actors.cluster import connected
 
-    with connected("local", num_cpus=2, num_gpus=0, reuse=True):
-        yield
+    with ExitStack() as stack:
+
+        def start() -> None:
+            stack.close()
+            stack.enter_context(connected("local", num_cpus=2, num_gpus=0, reuse=True))
+
+        start()
+        yield start

@@ -26,6 +26,7 @@ from raydpzv.sim.wall import (
     ClientStart,
     SegmentStart,
     ServerConnection,
+    WallPace,
     saved_state,
 )
 
@@ -78,7 +79,7 @@ class ClientActor(TaskPort):
         joins in the place of a lost one.
         """
         with closing(ClientConnection(server, lane, timeout)) as port:
-            self._run(port, timing, WallClock(origin), timeout, segment)
+            self._run(port, WallPace(timing, WallClock(origin), timeout), segment)
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
         order = frames.read_answer(frame).order
@@ -87,18 +88,13 @@ class ClientActor(TaskPort):
     def _process(self, order: Order) -> Upload:
         return self._roles[order.client].process(order)
 
-    def _run(
-        self, port: ServerConnection, timing: Timing, clock: WallClock, timeout: float, segment: SegmentStart
-    ) -> None:
+    def _run(self, port: ServerConnection, pace: WallPace, segment: SegmentStart) -> None:
         starts = {client: segment.of(client) for client in self._roles}
         if self._uploads:  # of rebuilt clients
-            starts = {
-                m: ClientStart(clock.now(), self._uploads.get(m, start.works)) for m, start in starts.items()
-            }
+            now = pace.clock.now()
+            starts = {m: ClientStart(now, self._uploads.get(m, start.works)) for m, start in starts.items()}
         self._loops = {
-            client: ClientLoop(
-                *(client, role, port, timing, clock, timeout, self._locks[client]), start=starts[client]
-            )
+            client: ClientLoop(client, role, port, pace, self._locks[client], start=starts[client])
             for client, role in self._roles.items()
         }
         if self._stopping.is_set():
@@ -106,7 +102,6 @@ class ClientActor(TaskPort):
         run_together(list(self._loops.values()), lambda reason: self.stop())
 
     def stop(self) -> None:
-        """Leave the loops at the next opportunity."""
         self._stopping.set()
         _stop(self._loops.values())
 

@@ -191,7 +191,7 @@ def choose(
         if row["outcome"] in (NOT_RUN, FAILED):
             raise RunError(
                 f"nothing can be chosen yet: runs/{row['run']} has no result ({row['reason']}); the same command with "
-                "--out goes on"
+                "--out continues"
             )
         curve = (
             reached.get((row["label"], row["epsilon"], row["seed"]), []) if row["status"] == "done" else []

@@ -81,7 +81,7 @@ def _read(planned: Planned, path: Path) -> _Read:
 
 
 def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
-    """Tell whether a run's rows give the accuracy and the bytes that its summary states."""
+    """Return whether a run's rows give the accuracy and the bytes that its summary states."""
     sent = (metrics.bytes_up(rows["message"]), metrics.bytes_down(rows["message"]))
     stated, computed = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
     same = stated == computed or (math.isnan(stated) and math.isnan(computed))
@@ -142,7 +142,7 @@ def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
         return word or FAILED, str(summary.get("stopped_by", reason))
     if status == "stopped":
         return NOT_RUN, STOPPED
-    return (FAILED, reason) if reason else (NOT_RUN, "not begun")
+    return (FAILED, reason) if reason else (NOT_RUN, "not started")
 
 
 def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:

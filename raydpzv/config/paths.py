@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import SpecError
+from raydpzv.foreign import is_foreign
 
-PATHS = (("data", "folder"), ("data", "file"), ("arrivals", "file"))
-"""The settings that say where data are, as (table, key). What the data are is told by their digest."""
+PATHS = (("data", "folder"), ("data", "file"), ("arrivals", "file"), ("model", "weights"))
+"""The settings that say where data are, as (table, key). The data themselves are known by their digest."""
+
+
+def each_path(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a path, or a table or list of them, with each changed; what is none stays."""
+    if isinstance(value, Mapping):
+        return {name: each_path(path, change) for name, path in value.items()}
+    if isinstance(value, list | tuple):
+        return [each_path(path, change) for path in value]
+    return change(value) if isinstance(value, str) and value and not is_foreign(value) else value
 
 
 def located(tree: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]:
@@ -18,12 +28,15 @@ def located(tree: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]
 
     base: the folder that relative paths count from; None: the working folder. What is no path is left for validation.
     """
-    found = dict(tree)
+    found, root = (
+        dict(tree),
+        (base or Path()).absolute(),
+    )  # joined to an absolute path it leaves that as it is
     for table, key in PATHS:
         given = found.get(table)
         value = given.get(key) if isinstance(given, Mapping) else None
-        if isinstance(value, str) and value and not Path(value).is_absolute():
-            found[table] = {**found[table], key: str((base or Path()).absolute() / value)}
+        if value:
+            found[table] = {**found[table], key: each_path(value, lambda path: str(root / path))}
     return found
 
 
@@ -40,7 +53,13 @@ def unlocated(tree: Mapping[str, Any]) -> dict[str, Any]:
 def locations(tree: Mapping[str, Any]) -> list[str]:
     """Return the paths of a scenario's data as overrides, such as "data.file=..."."""
     found = {f"{table}.{key}": (tree.get(table) or {}).get(key) for table, key in PATHS}
-    return [f"{name}={json.dumps(path, ensure_ascii=False)}" for name, path in found.items() if path]
+    return [f"{name}={_as_toml(path)}" for name, path in found.items() if path]
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_as_toml(name)} = {_as_toml(path)}" for name, path in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def check_moved(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -9,12 +9,13 @@ from typing import Any
 from raydpzv.config.proved import ALONE, outsider_contradictions, proof_contradictions
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import stands_still
-from raydpzv.errors import SpecError
+from raydpzv.errors import SpecError, suggest
 from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.methods.schedule import unordered
 from raydpzv.registry import DATA_SOURCES, METHODS
 from raydpzv.settings.bounds import MOST
 from raydpzv.settings.fields import per_client
+from raydpzv.settings.party_names import label
 from raydpzv.settings.sections import ArrivalsSection, CommonSections
 from raydpzv.settings.sections_horizontal import HorizontalPrivacySection
 
@@ -42,6 +43,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
         spec.split.clients,
     )
     yield from _parties(spec)
+    yield from _party_weights(spec)
     yield from spec.descriptor.contradictions(spec.method, spec)
     if spec.method.coins == "system" and spec.method.batches != "poisson":
         yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
@@ -59,6 +61,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
+    yield from _engine(spec)
     yield from _users(spec)
     yield from user_contradictions(spec)
     yield from _lengths(_per_client(spec), spec.split.clients)
@@ -107,6 +110,24 @@ def _parties(spec: VerticalScenario) -> Iterator[str]:
                     f'split.parties: wanted features for "{party}", got "{apart}", which {setting} names; take it out '
                     "of the party"
                 )
+
+
+def _party_weights(spec: VerticalScenario) -> Iterator[str]:
+    """Complain of weights that belong to nobody, or that another setting overwrites."""
+    given, clients = spec.model.weights or {}, range(spec.split.clients)
+    known = [*(label(m, spec.party_names) for m in clients), *map(str, clients), "server"]
+    for party in given:
+        if party not in known:
+            names = ", ".join(spec.party_names) or f"0 to {len(clients) - 1}"
+            yield f'model.weights: wanted {names} or server, got "{party}". {suggest(party, known)}'.rstrip()
+    if given.keys() - {"server"} and spec.model.initial != "random":
+        yield f'model.initial: wanted "random" with weights of a party, got "{spec.model.initial}"; leave it out'
+    yield from _engine(spec)
+
+
+def _engine(spec: AnyScenario) -> Iterator[str]:
+    if spec.model.weights and spec.model.engine == "compiled":
+        yield 'model.engine: wanted "torch" with model.weights, got "compiled"; leave engine out'
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:

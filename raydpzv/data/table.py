@@ -36,7 +36,7 @@ class View:
 class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
 
-    `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the columns of
+    `x` [D, ...features] is cast to float32 and `y` [D] (any integer type) to int64; `features` names the columns of
     a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one person's do: a
     split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
     With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then.

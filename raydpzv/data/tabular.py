@@ -336,7 +336,7 @@ def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type is one of numbers; true and false are 1 and 0."""
+    """Return whether a column of this type is one of numbers; true and false are 1 and 0."""
     return any(f(kind) for f in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
 
 

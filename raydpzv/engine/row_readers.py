@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.data.generated import GeneratedTable
 from raydpzv.errors import InputError
+from raydpzv.lazy_import import torch
 from raydpzv.zo.vectors import as_array
 
 

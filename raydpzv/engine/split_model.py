@@ -52,7 +52,7 @@ class BottomTraining:
 class HeadSettings:
     """Training of w_0: step size and momentum; smoothing radius, law and key are those of its own zeroth-order step.
 
-    "joint" and "dp_sgd" take steps by released values alone, when they are told to (`Top.descend`, `Top.descend_by`).
+    "joint" and "dp_sgd" take steps by released values alone, when asked to (`Top.descend`, `Top.descend_by`).
 
     one_sided: that step takes (f(w_0+λu) - f(w_0)) / λ in place of (f(w_0+λu) - f(w_0-λu)) / 2λ.
     """
@@ -172,7 +172,7 @@ class Bottom(Protocol):
     def state(self) -> np.ndarray:
         """Return a copy of the parameters and of the V vectors that their training keeps: float32 [1 + V, d].
 
-        What `forward` remembers is no part of it: the same `forward` brings it back.
+        What `forward` remembers is no part of it: the same `forward` restores it.
         """
         ...
 
@@ -288,7 +288,7 @@ class Top(Protocol):
     def fit(self, variance: float) -> None:
         """Set a linear head to the discriminant of the rows that all clients sent (`raydpzv.engine.discriminant`).
 
-        variance: σ² of the noise on each coordinate. Where nothing can be told of classes the head stays as it is.
+        variance: σ² of the noise on each coordinate. If classes cannot be separated the head stays as it is.
         """
         ...
 

@@ -18,7 +18,7 @@ from raydpzv.sim.arrivals import Immediate, Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.virtual import Timing
-from raydpzv.sim.wall import ClientLoop, ServerConnection
+from raydpzv.sim.wall import ClientLoop, ServerConnection, WallPace
 from raydpzv.wire.network import instant
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def warm_up_loops(
     # those of a barrier continue until the server has had enough of everybody; others leave the processors to the rest
     due = Immediate() if spec.barrier > 1 else Trace({m: [0.0] * ANSWERS for m in range(clients)})
     timing = Timing(due, nothing, nothing, instant(clients))
-    return [
-        ClientLoop(m, role, connection, timing, clock, spec.resources.timeout) for m, role in roles.items()
-    ]
+    pace = WallPace(timing, clock, spec.resources.timeout)
+    return [ClientLoop(m, role, connection, pace) for m, role in roles.items()]
 
 
 def client_without_data(factory: ClientFactory) -> ClientFactory:

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from raydpzv.arrow_columns import array
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
@@ -22,28 +22,28 @@ from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.initial_model import MODEL, FirstModel, ModelPlan, check_size
-from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
+from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, checked_records, refuse_options
+from raydpzv.experiment.prepare import Prepared, class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.own_model import check_model
+from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.secure import require_installed
-from raydpzv.sim.interfaces import Budget, PrivacyFilter
+from raydpzv.sim.interfaces import PrivacyFilter
 from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.sim.virtual import Timing
 from raydpzv.zo.vectors import as_array
 
 if TYPE_CHECKING:  # a host needs neither
-    from raydpzv.ledger.header import Header
     from raydpzv.ledger.ledger import Ledger
     from raydpzv.records.store import Rows
 
@@ -68,7 +68,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class PreparedHorizontal:
+class PreparedHorizontal(Prepared):
     """A horizontal scenario with its data loaded and shared out.
 
     privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
@@ -84,10 +84,6 @@ class PreparedHorizontal:
     lost: int = 0
     recorded: int = 0
 
-    barrier = 1  # rounds wait for their cohort, which is no lateness; clients that pull wait for nobody
-    ledger_of_releases = lateness_by_client = False
-    averages_after = None
-
     @property
     def setting(self) -> UserReleasePlan | None:
         return self.privacy.claims if self.privacy else None
@@ -95,10 +91,6 @@ class PreparedHorizontal:
     @property
     def secret(self) -> int | None:
         return self.privacy.secret if self.privacy else None
-
-    @property
-    def engine(self) -> str:
-        return self.spec.model.engine
 
     def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
         from raydpzv.records import metrics  # a host needs neither
@@ -119,7 +111,7 @@ class PreparedHorizontal:
         parts, plan, setting = self.user_parts, self.spec.descriptor.users(self.spec.method), self.setting
         if parts is None or plan is None:
             return {}
-        tried = rows["attempt"].column("silos").to_numpy()
+        tried = array(rows["attempt"].column("silos"))
         found: dict[str, Any] = {
             "aggregation": plan.aggregation,
             "weights": plan.weights,
@@ -134,16 +126,11 @@ class PreparedHorizontal:
         return {"user_level": found}
 
     @property
-    def local_device(self) -> str:
-        wanted = self.spec.resources.host_gpus > 0
-        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
-
-    @property
     def fsync(self) -> bool:
         return self.spec.record.fsync
 
-    def ledger_header(self) -> Header | None:
-        return self.plan.header() if self.seeded else None
+    def ledger_plan(self) -> ModelPlan | None:
+        return self.plan if self.seeded else None
 
     @property
     def nbytes(self) -> int:
@@ -190,7 +177,7 @@ class PreparedHorizontal:
 
     @property
     def measured(self) -> bool:
-        """Whether CPU time goes on record, phase by phase: of rounds of a protocol between silos."""
+        """Whether CPU time is recorded, phase by phase: of rounds of a protocol between silos."""
         return self.user_parts is not None and not self.asynchronous
 
     @property
@@ -201,7 +188,7 @@ class PreparedHorizontal:
     def for_server(self) -> PreparedHorizontal:
         """Return what the server's process gets: of a method that protects users, nothing that is in the silos.
 
-        In place of their rows and of who has how many stands one row of the held-out ones for each silo, with which
+        In place of their rows and of who has how many is one row of the held-out ones for each silo, with which
         first calls compile.
         """
         if self.user_parts is None or not isinstance(self.split, Split):
@@ -237,7 +224,7 @@ class PreparedHorizontal:
 
     @property
     def releases_again(self) -> bool:
-        # other methods compute those updates again, and the ledger tells if they come out otherwise
+        # other methods compute those updates again, and the ledger shows whether they differ
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     @property
@@ -254,21 +241,11 @@ class PreparedHorizontal:
     def counts_segments(self) -> bool:
         return self.setting is not None
 
-    @property
-    def unrecorded(self) -> str | None:
-        return None  # releases are charged a second time
-
-    @property
-    def no_segment(self) -> str | None:
-        return self.spec.no_segment
-
     def checkpoint_policy(self) -> CheckpointPolicy | None:
-        record = self.spec.record
-        if self.no_segment:
-            return None
-        if self.setting and not self.asynchronous:  # none of the rounds is forgotten
-            return CheckpointPolicy(None, 1, record.flush)
-        return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
+        found = super().checkpoint_policy()
+        if found and self.setting and not self.asynchronous:  # none of the rounds is forgotten
+            return CheckpointPolicy(None, 1, self.spec.record.flush)
+        return found
 
     def privacy_filter(self) -> PrivacyFilter:
         return privacy_filter(self.setting, self.spec.budget.epsilon, lost=self.lost, sample=self._sample())
@@ -281,39 +258,28 @@ class PreparedHorizontal:
         noise, rate = self.privacy.noise, plan.sampling
         return lambda round: np.flatnonzero(users_drawn(noise, rate, round))
 
-    def budget(self) -> Budget:
-        b = self.spec.budget
-        return Budget(b.updates, b.seconds, b.bytes)
-
     def class_shares(self) -> list[float]:
         if self.split.test.times is not None:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
 
-    def own_models(self) -> dict[str, FirstModel]:
-        return self.plan.own_models() if self.seeded else {}
-
     def model_names(self) -> list[str]:
         return [MODEL]
 
     def model_name(self, party: str | int | None) -> str:
-        """Return the name of the one model."""
         if party not in (None, MODEL):
             raise InputError(f"state_dict: all clients train one model; leave party out, got {party!r}")
         return MODEL
 
     def flat_model(self, name: str) -> FlatModel:
-        """Return the model before the first update."""
         return self.plan.model()
-
-    def skipped_rows(self) -> frozenset[str]:
-        return frozenset()
 
     def fingerprint(self, key: bytes) -> dict[str, Any]:
         arrays = [*self.split.train.arrays, *self.split.held_out]
         if self.spec.split.how == "owners":
             arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
-        return fingerprint(self.spec, arrays, key) | self.plan.facts()
+        weights = weights_sha256({MODEL: self.spec.model.weights})
+        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""
@@ -382,7 +348,7 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
 
 def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
-    """Return the same with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the same with the engine that runs it, which is recorded: another version may choose otherwise."""
     model = found.spec.model
     engine = choose(
         *(model.engine, {f'model.kind = "{model.kind}"': found.plan.dense()}, WHOLE_MODELS),
@@ -408,17 +374,7 @@ def _check(found: PreparedHorizontal) -> None:
         )
     if found.plan.loss != "cox" and spec.model.outputs is not None and spec.model.outputs < classes:
         raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
-    if is_foreign(spec.model.kind):
-        model = found.plan.model()
-        check_model(model, found.split.test.x[:8], found.plan.outputs, "the model")
-        module = model.module
-    else:
-        with torch.device("meta"):
-            module = found.plan.module()
-    check_size(module, "the model")
-    if spec.descriptor.users(spec.method) is not None:
-        _check_layers(spec.model.kind, module)
-    size = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    size = _checked_size(found)
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
         if need > _MOST_BYTES:
@@ -426,6 +382,30 @@ def _check(found: PreparedHorizontal) -> None:
                 f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
                 f'{size:,} parameters each); use "shared", which has the same bits'
             )
+
+
+def _checked_size(found: PreparedHorizontal) -> int:
+    """Return how many trained parameters the model has. Raises SpecError for a model that the scenario cannot train."""
+    spec = found.spec
+    if network := found.plan.dense():
+        refuse_options(spec.model.options, "options", spec.model.kind)
+        check_size(network, "the model")
+        return network.size
+    if is_foreign(spec.model.kind):
+        from raydpzv.models.own_model import check_model  # loads torch
+
+        model = found.plan.model()
+        check_model(
+            model, found.split.test.x[: checked_records(spec.method)], found.plan.outputs, "the model"
+        )
+        module = model.module
+    else:
+        with torch.device("meta"):
+            module = found.plan.module()
+    check_size(module, "the model")
+    if spec.descriptor.users(spec.method) is not None:
+        _check_layers(spec.model.kind, module)
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def _check_layers(kind: str, module: torch.nn.Module) -> None:

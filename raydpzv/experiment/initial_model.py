@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.data.sources import Source
-from raydpzv.engine.dense import DenseNetwork, dense_whole
+from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.models.losses import Loss
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, LOSSES, WHOLE_MODELS
+from raydpzv.settings.party_names import label
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
 
@@ -30,15 +33,23 @@ if TYPE_CHECKING:  # defines torch modules, and so loads torch
     from raydpzv.models.own_model import OwnModel
 
 _MOST_PARAMETERS = 10**11
+_CHECKED = 8
+"""Fewest records on which a user's own model is checked."""
 MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 
 
-def check_size(module: torch.nn.Module, what: str) -> None:
+def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
     """Refuse a model that no machine will hold."""
-    size = sum(p.numel() for p in module.parameters())
+    size = model.size if isinstance(model, DenseNetwork) else sum(p.numel() for p in model.parameters())
     if size > _MOST_PARAMETERS:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
+
+
+def checked_records(method: Any) -> int:
+    """Return on how many records a user's own model is checked: more than a random batch has."""
+    batch = getattr(method, "batch", None)
+    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
 
 
 def refuse_options(options: Mapping[str, Any] | None, setting: str, name: str) -> None:
@@ -59,6 +70,14 @@ def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], devi
 
 def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     """Return a client's bottom network; shape: of one record's features."""
+    weights, title = (
+        spec.model.weights_of(client, spec.party_names),
+        f"the bottom model of {label(client, spec.party_names)}",
+    )
+    return with_weights(_bottom_module(spec, client, shape), weights, spec.model.partial_weights, title)
+
+
+def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
     from raydpzv.models.bottoms import bottom  # defines torch modules, and so loads torch
 
     model, data = spec.model, spec.data
@@ -67,10 +86,16 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
         own: OwnModel = BOTTOMS[name]
         offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client}
         return own(model.options or {}, offered)
-    if not any(map(is_foreign, model.bottoms or ())):  # else they are for the others
-        refuse_options(model.options, "options", name)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
+
+
+def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
+    """Return a client's bottom network if it is one of dense layers, else None; shape: of one record's features."""
+    model = spec.model
+    if DATA_SOURCES[spec.data.source].tokens or model.weights_of(client, spec.party_names):
+        return None  # torch alone reads weights
+    return dense_bottom(model.bottom_of(client), shape, model.hidden, model.embedding, model.initial)
 
 
 @dataclass(frozen=True)
@@ -82,11 +107,18 @@ class FirstModel:
 
     @classmethod
     def recorded(cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, FirstModel]:
-        """Return those of a recorded run by their names. Raises DataError."""
+        """Return those of a recorded run by their names, {} where their file is missing. Raises DataError."""
         layouts = facts.get("layouts", {})
+        if layouts and not vectors:
+            warnings.warn(
+                "initial.npz is missing: your models are built again, and must have the digests in the ledger's header",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return {}
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
             raise DataError(
-                "environment.json, initial.npz: do not hold the same models; bring both back from a copy, or run it "
+                "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
                 "again"
             )
         return {name: cls(vectors[name], str(layouts[name])) for name in vectors}
@@ -130,7 +162,10 @@ class BottomPlan:
 
     def own_models(self) -> dict[str, FirstModel]:
         """Return the models that only their user can make again."""
-        own = [m for m in range(len(self.shapes)) if is_foreign(self.spec.model.bottom_of(m))]
+        model, names = self.spec.model, self.spec.party_names
+        own = [
+            m for m in range(len(self.shapes)) if is_foreign(model.bottom_of(m)) or model.weights_of(m, names)
+        ]
         return {f"client {m}": _first(self.model(m)) for m in own}
 
     def facts(self) -> dict[str, Any]:
@@ -148,10 +183,16 @@ class BottomPlan:
 
     def replica(self, client: int) -> Replica:
         """Return a client's model before the first update, ready to follow the client's part of the ledger."""
-        return Replica(torch.tensor(self._first(client).flat), self._rule, party=client)
+        flat = self._first(client).flat
+        return Replica(flat.copy(), self._rule, party=client)
 
     def _first(self, client: int) -> FirstModel:
-        return self.first.get(f"client {client}") or _first(self.model(client))
+        if (own := self.first.get(f"client {client}")) is not None:
+            return own
+        network = bottom_network(self.spec, client, self.shapes[client])
+        if network is None or self.spec.model.engine != "compiled":
+            return _first(self.model(client))
+        return FirstModel(network.initial(Key(self.spec.seed) / "client" / client), network.layout)
 
     def tail(self) -> int | None:
         """Return after which update of the ledger models go into the mean that is shown; None: the newest is shown."""
@@ -200,7 +241,8 @@ class ModelPlan:
 
     def own_models(self) -> dict[str, FirstModel]:
         """Return the model if only its user can make it again."""
-        return {MODEL: _first(self.model())} if is_foreign(self.spec.model.kind) else {}
+        model = self.spec.model
+        return {MODEL: _first(self.model())} if is_foreign(model.kind) or model.weights else {}
 
     def facts(self) -> dict[str, Any]:
         """Return what `of` needs."""
@@ -208,6 +250,10 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
+        model = self.spec.model
+        return with_weights(self._module(), model.weights, model.partial_weights, "the model")
+
+    def _module(self) -> torch.nn.Module:
         from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
 
         model = self.spec.model
@@ -227,7 +273,7 @@ class ModelPlan:
     def dense(self) -> DenseNetwork | None:
         """Return the network if compiled kernels know its layers and its loss, cross-entropy; else None."""
         model = self.spec.model
-        if self.loss != "cross_entropy":
+        if self.loss != "cross_entropy" or model.weights:  # torch alone reads weights
             return None
         return dense_whole(model.kind, self.shape, model.hidden, self.outputs)
 

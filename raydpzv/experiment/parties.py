@@ -8,32 +8,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
 from raydpzv.engine.choice import SPLIT_MODELS, choose
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
-from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_head
-from raydpzv.engine.head import Head
+from raydpzv.engine.dense import DenseNetwork, dense_head
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top, TopRows
-from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.errors import SpecError
-from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size, refuse_options
+from raydpzv.experiment.initial_model import (
+    bottom_model,
+    bottom_module,
+    bottom_network,
+    check_size,
+    checked_records,
+    refuse_options,
+)
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.own_model import OwnModel, check_model
+from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
 
-_CHECKED = 8
-"""Fewest records on which a user's own model is checked."""
+if TYPE_CHECKING:  # loads torch
+    from raydpzv.models.own_model import OwnModel
 
 
 @dataclass(frozen=True)
@@ -52,19 +58,21 @@ class ClientFactory:
 
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
-        shape, title = (
-            self.x_train.shape[1:],
-            f"the bottom model of {label(self.client, self.spec.party_names)}",
-        )
-        if is_foreign(self.spec.model.bottom_of(self.client)):
-            model = bottom_model(self.spec, self.client, shape)
-            check_model(model, self.x_train[: _checked(self.spec)], self.spec.model.embedding, title)
-            module = model.module
-        else:
+        spec, shape = self.spec, self.x_train.shape[1:]
+        title = f"the bottom model of {label(self.client, spec.party_names)}"
+        names = [spec.model.bottom_of(client) for client in range(spec.split.clients)]
+        if not any(map(is_foreign, names)):  # else they are for the user's own
+            refuse_options(spec.model.options, "options", names[self.client])
+        model: DenseNetwork | torch.nn.Module | None = self.dense()
+        if is_foreign(names[self.client]):
+            own = bottom_model(spec, self.client, shape)
+            _check_own(own, self.x_train[: checked_records(spec.method)], spec.model.embedding, title)
+            model = own.module
+        elif model is None:
             with torch.device("meta"):
-                module = bottom_module(self.spec, self.client, shape)
-        check_size(module, title)
-        self.spec.descriptor.fits(self.spec.method, module)
+                model = bottom_module(spec, self.client, shape)
+        check_size(model, title)
+        spec.descriptor.fits(spec.method, _inner_layers(model))
 
     def network(self) -> DenseNetwork:
         """Return the bottom model of dense layers; only where it is one."""
@@ -74,10 +82,7 @@ class ClientFactory:
 
     def dense(self) -> DenseNetwork | None:
         """Return the bottom model if it is one of dense layers, else None."""
-        model = self.spec.model
-        return dense_bottom(
-            model.bottom_of(self.client), self.x_train.shape[1:], model.hidden, model.embedding, model.initial
-        )
+        return bottom_network(self.spec, self.client, self.x_train.shape[1:])
 
     def make(self, device: str = "cpu") -> Client:
         """Build the client's role on a device."""
@@ -86,6 +91,8 @@ class ClientFactory:
             if self.spec.model.engine == "compiled":
                 key = Key(self.spec.seed) / "client" / self.client
                 return CompiledBottom(self.network(), self.x_train, self.x_held_out, training, key)
+            from raydpzv.engine.torch_engine import TorchBottom  # defines torch modules, and so loads torch
+
             return TorchBottom(
                 bottom_model(self.spec, self.client, self.x_train.shape[1:], device),
                 torch.tensor(self.x_train, device=device),
@@ -125,13 +132,17 @@ class ServerFactory:
             )
         if is_foreign(model.head):
             widths = self.spec.split.clients, model.embedding
-            many = _checked(self.spec)
+            many = checked_records(self.spec.method)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
-            check_model(
-                FlatModel(self.head, Key(self.spec.seed) / "server"), records, self.classes, "the head"
-            )
-        with torch.device("meta"):
-            check_size(self.head(), "the head")
+            own = FlatModel(self.head, Key(self.spec.seed) / "server")
+            _check_own(own, records, self.classes, "the head")
+            return check_size(own.module, "the head")
+        refuse_options(model.head_options, "head_options", model.head)
+        network: DenseNetwork | torch.nn.Module | None = self.dense()
+        if network is None:
+            with torch.device("meta"):
+                network = self.head()
+        return check_size(network, "the head")
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -140,8 +151,10 @@ class ServerFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the head if it is one of dense layers, else None."""
+        """Return the head if it is one of dense layers whose weights are drawn, else None."""
         model = self.spec.model
+        if model.weights_of("server", ()):
+            return None
         return dense_head(
             *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
         )
@@ -156,6 +169,9 @@ class ServerFactory:
         def top(settings: HeadSettings) -> Top:
             if spec.model.engine == "compiled":
                 return CompiledTop(self.network(), settings, key, rows)
+            from raydpzv.engine.head import Head
+            from raydpzv.engine.torch_engine import TorchTop
+
             return TorchTop(Head(FlatModel(self.head, key / "server", device), settings, key), rows)
 
         parts = ServerParts(
@@ -165,22 +181,34 @@ class ServerFactory:
 
     def head(self) -> torch.nn.Module:
         """Return the head's network."""
+        model = self.spec.model
+        return with_weights(self._head(), model.weights_of("server", ()), model.partial_weights, "the head")
+
+    def _head(self) -> torch.nn.Module:
         spec, model = self.spec, self.spec.model
         if is_foreign(model.head):
             own: OwnModel = HEADS[model.head]
             offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.classes}
             return own(model.head_options or {}, offered)
-        refuse_options(model.head_options, "head_options", model.head)
         head: torch.nn.Module = HEADS[model.head](
             spec.split.clients, model.embedding, model.head_widths, self.classes
         )
         return head
 
 
-def _checked(spec: VerticalScenario) -> int:
-    """Return on how many records a user's own model is checked: more than a random batch has."""
-    batch = spec.method.batch
-    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
+def _check_own(model: FlatModel, records: np.ndarray, width: int, title: str) -> None:
+    from raydpzv.models.own_model import check_model  # loads torch
+
+    check_model(model, records, width, title)
+
+
+def _inner_layers(model: DenseNetwork | torch.nn.Module) -> int:
+    """Return how many layers with parameters come before the last."""
+    if isinstance(model, DenseNetwork):
+        return len(model.paths) - 1
+    from raydpzv.engine.torch_engine import inner_layers
+
+    return len(inner_layers(model))
 
 
 def vertical_parties(
@@ -201,7 +229,9 @@ def vertical_parties(
     # one client of each shape: a deep model takes tens of milliseconds to build
     first_of: dict[object, ClientFactory] = {}
     for client in clients:
-        first_of.setdefault((client.x_train.shape[1:], spec.model.bottom_of(client.client)), client)
+        m = client.client
+        made = spec.model.bottom_of(m), spec.model.weights_of(m, spec.party_names)
+        first_of.setdefault((client.x_train.shape[1:], *made), client)
     for client in first_of.values():
         client.check()
     server.check()
@@ -212,7 +242,7 @@ def vertical_parties(
 def _with_engine(
     spec: VerticalScenario, clients: Sequence[ClientFactory], server: ServerFactory
 ) -> VerticalScenario:
-    """Return the scenario with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the scenario with the engine that runs it, which is recorded: another version may choose otherwise."""
     model, resources = spec.model, spec.resources
     shares = (resources.client_gpus, resources.server_gpus)
     engine = choose(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import hmac
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
 from raydpzv.data.users import Known, UserParts, check_least, share_users
 from raydpzv.errors import DataError, SpecError
-from raydpzv.experiment.initial_model import FirstModel
+from raydpzv.experiment.initial_model import BottomPlan, FirstModel, ModelPlan
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.release import ReleasePlan
@@ -46,155 +48,161 @@ if TYPE_CHECKING:  # Arrow, which privacy before a run does not need
 TableChange = Callable[[Table], Table]
 
 
-class Prepared(Protocol):
-    """A scenario of either kind with its data loaded and its parties ready. It answers for its kind."""
+class Prepared(ABC):
+    """A scenario of either kind with its data loaded and its parties ready. It answers for its kind.
+
+    timing: arrivals, delays and network; unused: the columns that no client holds. A wing holds what differs from what
+    is said here.
+    """
+
+    spec: Any
+    timing: Timing
+    unused: tuple[str, ...]
+
+    ledger_of_releases = False
+    """Whether each pair of the ledger is a release that the rows record, too."""
+    lateness_by_client = False
+    """Whether a warning of late epochs names each client: there are few."""
 
     @property
-    def spec(self) -> Any:
-        """The scenario."""
-        ...
-
-    @property
+    @abstractmethod
     def setting(self) -> ReleasePlan | None:
         """What the claims about privacy are made from; None for a run without noise."""
-        ...
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """The columns that no client holds."""
-        ...
 
     @property
     def engine(self) -> str:
         """What computes the models: "torch" or "compiled"."""
-        ...
+        return str(self.spec.model.engine)
 
     @property
     def secret(self) -> int | None:
         """What the coins of its batches come from, for the operator alone; None: the run's seed."""
-        ...
+        return None
 
     @property
     def unrecorded(self) -> str | None:
         """What of a run came from the operating system and is not kept, so that it cannot be repeated; or None."""
-        ...
+        return None
 
     @property
     def no_segment(self) -> str | None:
         """Why a run under the wall clock cannot resume as a new segment, or None; None under the virtual clock."""
-        ...
+        found: str | None = self.spec.no_segment
+        return found
 
     @property
     def counts_segments(self) -> bool:
         """Whether each segment is recorded before it releases anything: its account must count those of lost ones."""
-        ...
+        return False
 
     @property
     def under_way(self) -> int:
         """Releases that a segment may have made and lost, of which no record tells."""
-        ...
+        return 0
 
     @property
     def releases_again(self) -> bool:
         """Whether a resumed run makes the ledger's updates beyond its checkpoint once more, of recorded scalars."""
-        ...
+        return False
 
     @property
     def awaits_checkpoints(self) -> bool:
         """Whether each round waits until its checkpoint is written: no other record tells of its releases."""
-        ...
-
-    @property
-    def ledger_of_releases(self) -> bool:
-        """Whether each pair of the ledger is a release that the rows record, too."""
-        ...
+        return False
 
     @property
     def user_parts(self) -> UserParts | None:
         """Which record is whose, of a method that protects users; None of another."""
-        ...
-
-    @property
-    def lateness_by_client(self) -> bool:
-        """Whether a warning of late epochs names each client: there are few."""
-        ...
+        return None
 
     @property
     def averages_after(self) -> int | None:
         """After which update of the ledger models go into the mean that is evaluated; None: the newest is evaluated."""
-        ...
+        return None
 
+    @abstractmethod
     def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
         """Return what summary.json says of runs of this kind alone. updates: of the server's loop."""
-        ...
-
-    @property
-    def timing(self) -> Timing:
-        """Arrivals, delays and network."""
-        ...
 
     @property
     def barrier(self) -> int:
         """For how many clients' uploads the server waits before it answers."""
-        ...
+        return 1
 
     @property
     def local_device(self) -> str:
         """Where models are computed in this process: "cuda" if a party has a GPU share and there is one, else "cpu"."""
-        ...
+        shares = [share for of in self.spec.gpu_shares for share in (of if isinstance(of, tuple) else (of,))]
+        wanted = any(share == "auto" or float(share) > 0 for share in shares)
+        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the data that actors are given."""
 
     def object_store_bytes(self, actors: int) -> int:
         """Return the bytes of the data in the object store, once per machine, for so many actors that hold clients."""
-        ...
+        return self.nbytes
 
     @property
     def fsync(self) -> bool:
         """Whether the ledger of a run in this process is forced onto the disk with each update."""
-        ...
+        return False
+
+    @abstractmethod
+    def ledger_plan(self) -> BottomPlan | ModelPlan | None:
+        """Return the models that the ledger's updates move; None for methods that keep no ledger."""
 
     def ledger_header(self) -> Header | None:
         """Return what identifies the run's ledger; None for methods that keep none."""
-        ...
-
-    def checkpoint_policy(self) -> CheckpointPolicy | None:
-        """Return when checkpoints are due; None for a run that can resume from none."""
-        ...
-
-    def privacy_filter(self) -> PrivacyFilter:
-        """Return a fresh privacy account."""
-        ...
-
-    def budget(self) -> Budget:
-        """Return what ends the run (besides the privacy filter)."""
-        ...
-
-    def fingerprint(self, key: bytes) -> dict[str, Any]:
-        """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
-        ...
-
-    def skipped_rows(self) -> frozenset[str]:
-        """Return the row types this scenario does not keep."""
-        ...
-
-    def class_shares(self) -> list[float]:
-        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
-        ...
+        plan = self.ledger_plan()
+        return plan.header() if plan else None
 
     def own_models(self) -> Mapping[str, FirstModel]:
         """Return models that the ledger's updates move and only their user can make again, by name."""
-        ...
+        plan = self.ledger_plan()
+        return plan.own_models() if plan else {}
 
+    def checkpoint_policy(self) -> CheckpointPolicy | None:
+        """Return when checkpoints are due; None for a run that can resume from none."""
+        record = self.spec.record
+        if self.unrecorded or self.no_segment:
+            return None
+        return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
+
+    @abstractmethod
+    def privacy_filter(self) -> PrivacyFilter:
+        """Return a fresh privacy account."""
+
+    def budget(self) -> Budget:
+        """Return what ends the run (besides the privacy filter)."""
+        found = self.spec.budget
+        return Budget(found.updates, found.seconds, found.bytes)
+
+    @abstractmethod
+    def fingerprint(self, key: bytes) -> dict[str, Any]:
+        """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
+
+    def skipped_rows(self) -> frozenset[str]:
+        """Return the row types this scenario does not keep."""
+        return frozenset()
+
+    @abstractmethod
+    def class_shares(self) -> list[float]:
+        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
+
+    @abstractmethod
     def model_names(self) -> list[str]:
         """Return the names of all models on record."""
-        ...
 
+    @abstractmethod
     def model_name(self, party: str | int | None) -> str:
         """Return under which name a party's model is on record. Raises InputError if there is none."""
-        ...
 
+    @abstractmethod
     def flat_model(self, name: str) -> FlatModel:
         """Return the model of that name before the first update."""
-        ...
 
 
 def prepare(spec: AnyScenario) -> Prepared:

@@ -17,17 +17,16 @@ from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
-from raydpzv.methods.descriptor import NoiseParts, NoisePlan, UserPlan
+from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
-from raydpzv.privacy.integer_calibration import solve
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
-from raydpzv.privacy.integers import IntegerReleasePlan
+from raydpzv.privacy.integers import IntegerReleasePlan, solve
 from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.privacy.mechanisms import GradientRelease, SystemNoise
 from raydpzv.privacy.memoized import MemoizedReleasePlan, memoized_multiplier
 from raydpzv.privacy.release import ReleasePlan, default_delta
 from raydpzv.privacy.rows import RowReleasePlan
-from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
+from raydpzv.privacy.user_release import UserNoiseParts, UserPlan, UserRelease
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
@@ -57,7 +56,7 @@ class PrivacySetting:
     gradient: GradientRelease | None = None
 
     def noise(self) -> NoiseParts:
-        """Return what the parties that add noise are told."""
+        """Return what the parties that add noise get."""
         on = self.plan.on if self.plan and self.claims else ""
         return NoiseParts(
             *(self.key, on, self.clip, self.sigma, self.seeded),
@@ -85,10 +84,12 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         clauses.append(
             "ε supposes that your own method releases only what its descriptor says, which is not checked"
         )
+    if spec.model.weights:
+        clauses.append("ε supposes that model.weights were made without these records")
     if set(spec.own) - {spec.method.name}:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
-            "alone, which is checked on one batch"
+            "alone, which is checked on one batch of at most twice the planned size"
         )
     return tuple(clauses)
 
@@ -166,7 +167,7 @@ def _exposed(spec: VerticalScenario) -> str:
     if limits:
         return f"when the run ends may depend on its batches ({limits})"
     timed = sizes_in_order(spec)
-    return f"the order of the ledger's updates tells how large batches are ({timed})" if timed else ""
+    return f"the order of the ledger's updates reveals how large batches are ({timed})" if timed else ""
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePlan:
@@ -337,7 +338,7 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
         return None
     claims = user_setting(spec, plan, parts)
     claims = claims and claims.of_own_code(supposed(spec), unstated(spec))
-    if secret is None and has_secret_coins(spec):
+    if secret is None and spec.secret_coins:
         secret = secrets.randbits(256)
     assert spec.privacy.clip is not None
     release = UserRelease(
@@ -352,14 +353,6 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
     return UserPrivacy(noise, claims, secret)
 
 
-def has_secret_coins(spec: HorizontalScenario) -> bool:
-    """Tell whether a run draws users or records by coins that add to their privacy."""
-    plan, privacy = spec.descriptor.users(spec.method), spec.privacy
-    if plan is None or privacy is None or privacy.mode == "none" or privacy.noise != "system":
-        return False
-    return min(plan.sampling, plan.rate) < 1
-
-
 def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> UserReleasePlan | None:
     """Return what the claims are made from, with σ worked out of ε where that is given; None without noise."""
     privacy, updates = spec.privacy, spec.budget.updates
@@ -369,24 +362,14 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
     assert privacy.delta is not None
     against = privacy.against or "external"
     found = UserReleasePlan(
+        **vars(replace(plan, group=parts.most_records(plan.group))),
+        group_rule=plan.group if isinstance(plan.group, str) else "",
         users=parts.users,
         silos=parts.clients,
         releases=_releases(plan, updates, parts.clients),
         clip=privacy.clip,
         delta=privacy.delta,
         multiplier=privacy.multiplier or 1.0,
-        kind=plan.kind,
-        weights=plan.weights,
-        sampling=plan.sampling,
-        asynchronous=plan.asynchronous,
-        aggregation=plan.aggregation,
-        fewest=plan.fewest,
-        late=plan.late,
-        bits=plan.bits,
-        group=parts.most_records(plan.group),
-        group_rule=plan.group if isinstance(plan.group, str) else "",
-        rate=plan.rate,
-        steps=plan.steps,
         noise=privacy.noise,
         against=against,
         planned=updates is not None,

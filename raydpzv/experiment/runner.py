@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,10 +16,13 @@ from raydpzv.errors import InputError, NotRecomputable, ReplayMismatch, SpecErro
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
 from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.records.callbacks import Callback
+from raydpzv.experiment.resuming import restarted, resuming
+from raydpzv.interrupts import interruptible
+from raydpzv.notebook import PACE, CellLine
+from raydpzv.records.callbacks import Callback, StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.registry import RESTARTERS, RESUMERS, RUNNERS
+from raydpzv.registry import RUNNERS
 from raydpzv.segments.started_segments import note_fall_back, note_segment
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import download
@@ -44,8 +48,8 @@ def run(
 
     spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet; None writes
     nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the surrounding cluster or
-    starts a local one). callbacks: told of the run while it is at work (docs/watching.md). storage: the URI of a folder
-    on a file system of pyarrow's, to which `out` is brought as it grows (docs/cluster.md). The others as in
+    starts a local one). callbacks: called while the run is at work (docs/watching.md). storage: the URI of a folder
+    on a file system of pyarrow's, to which `out` is uploaded as it grows (docs/cluster.md). The others as in
     `RunOptions`. Raises InputError before anything is written, RunError after.
     """
     for given in callbacks:
@@ -56,7 +60,7 @@ def run(
     start = RUNNERS[runner]
     if storage is not None and out is None:
         raise InputError(
-            "storage: goes with out, the folder on this machine that is brought there; give both"
+            "storage: goes with out, the folder on this machine that is uploaded there; give both"
         )
     if storage is not None and out is not None:
         check_apart(Path(out), storage)
@@ -80,14 +84,51 @@ def run(
         options.watch.status(Status(stage=what))
 
     with created(storage, "run", waits=waits) if storage is not None else nullcontext() as uploader:
-        found: Run = start(prepared, replace(options, storage=uploader))
-        return found
+        return _watched(start, prepared, replace(options, storage=uploader), own_stop=stop is None)
+
+
+def resume(path: str | Path, *, runner: str | None = None, callbacks: Sequence[Callback] = ()) -> Run:
+    """Resume an interrupted run in its folder, under the virtual clock to the same bits; as `raydpzv resume` does.
+
+    Hand over the same model, data and method first, if they are your own: make the scenario again. runner: left out,
+    "local", under the wall clock the run's first one. Raises InputError and DataError.
+    """
+    prepared, folder, name = continued(Path(path))
+    start = RUNNERS[runner or usual_runner(prepared.spec, folder)]
+    return _watched(start, prepared, RunOptions(folder, name, callbacks=callbacks), own_stop=True)
+
+
+def usual_runner(spec: AnyScenario, folder: RunFolder) -> str:
+    """Return the default runner of a resumed run: under the wall clock its first one, which made its times."""
+    began = str(folder.environment().get("runner"))
+    return began if spec.clock.kind == "wall" and began in RUNNERS else "local"
+
+
+def _watched(start: Callable[..., Run], prepared: Prepared, options: RunOptions, *, own_stop: bool) -> Run:
+    """Run, with a line of progress in a notebook; own_stop: nobody else sets `stop`, so that Ctrl-C does."""
+    line, out = CellLine(), options.out
+    folder = out.path if isinstance(out, RunWriter) else out
+    continues = f"raydpzv.resume({str(folder)!r})" if folder else "out=FOLDER, which keeps a run to resume"
+    budget = prepared.spec.budget.updates
+
+    def show(status: Status) -> None:
+        of = f" of {budget:,}" if budget else ""
+        scored = "" if math.isnan(status.accuracy) else f", accuracy {status.accuracy:.3f}"
+        done = f"{status.updates:,}{of} updates{scored}"
+        line.show(f"waiting for {status.stage}" if status.stage else done, now=True)
+
+    watch = [StatusCallback(show, PACE)] if line.shown else []
+    with interruptible(options.stop if own_stop else None, f"stopped; continue with {continues}"):
+        return start(prepared, replace(options, callbacks=[*options.callbacks, *watch]))
 
 
 def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
     """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
     given = options or RunOptions()
-    with one_thread(), run_folder(given, prepared, runner="local", device=prepared.local_device) as folder:
+    with (
+        one_thread(prepared.engine),
+        run_folder(given, prepared, runner="local", device=prepared.local_device) as folder,
+    ):
         writer = RowWriter(folder, prepared.spec.record.flush, given.watch)
         finalizer = RunFinalizer(prepared, writer, given)
         while True:
@@ -106,9 +147,6 @@ def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
 Continued = tuple[Prepared, RunWriter, str]
 """What resumes, the folder that it writes to, and the scenario's name."""
 
-Resumer = Callable[..., Continued]
-"""(folder, where its data are now, in_place) to what resumes; see `raydpzv.experiment.reexecute.resuming`."""
-
 
 def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
     """Return what continues, the folder it writes to (locked), and the scenario's name.
@@ -118,7 +156,7 @@ def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) 
     """
     if found := link_of(path):
         raise InputError(
-            f"{path}: is this machine's copy of {found.uri}, which another machine may have gone on with; go on with: "
+            f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
             f"raydpzv resume {path}"
         )
     return _continued(path, moved, in_place=in_place)
@@ -130,7 +168,7 @@ def continued_at(
 ) -> Iterator[tuple[Continued, FolderUploader]]:
     """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
 
-    waits: told of another process whose lease has to run out first. Raises as `continued` and
+    waits: called with another process whose lease has to run out first. Raises as `continued` and
     `raydpzv.storage.download.resumed` do.
     """
     with download.resumed(uri, path, waits=waits) as uploader:
@@ -162,28 +200,18 @@ def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> C
             f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
             "version does not count; resume with the version that wrote it (environment.json), or start a new run"
         )
-    resumer: Resumer = RESUMERS[RunFolder.open(path, moved).spec().kind]
-    return resumer(path, moved, in_place=in_place)
-
-
-def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
-    """Return what resumes from the last checkpoint of the folder that a run writes; reads alone.
-
-    prepared: as the run was started or resumed with. Raises InputError if the run cannot resume, DataError if what it
-    has written is damaged.
-    """
-    found: Prepared = RESTARTERS[prepared.spec.kind](prepared, folder)
-    return found
+    return resuming(path, moved, in_place=in_place)
 
 
 def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
-    """Bring the folder that a run writes to its last checkpoint; return what resumes from there.
+    """Restore the folder that a run writes to its last checkpoint; return what resumes from there.
 
     fault: a row of what happened, whose message ends with the place. Raises as `restarted` does.
     """
     folder = writer.folder
     assert folder is not None
     prepared = restarted(prepared, folder)
+    folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
     place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
     again = prepared.spec.clock.kind == "virtual"

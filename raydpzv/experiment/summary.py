@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
@@ -21,21 +21,26 @@ from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
 NO_ACCOUNT = "the account of the releases is lost, and no planned number of updates bounds them"
 
 
-@dataclasses.dataclass(frozen=True)
-class Ending:
-    """How a run ended: status "done", "stopped" or "failed", why, and how long it took in real seconds.
-
-    fault: the class of the error that ended it. beyond_plan: may legs that were lost have released more than the plan
-    counts?
-    """
+class Outcome(NamedTuple):
+    """How a run ended: status "done", "stopped" or "failed", and why; fault: the class of the error that ended it."""
 
     status: str
     reason: str
+    fault: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """What is known at a run's end beside its rows; seconds: real ones that it took.
+
+    beyond_plan: may legs that were lost have released more than the plan counts?
+    """
+
+    outcome: Outcome
     seconds: float
     simulated_seconds: float
     updates: int
     spent: Spent | None
-    fault: str = ""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     beyond_plan: bool = False
 
@@ -45,7 +50,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
-    done = ending.status == "done"
+    done = ending.outcome.status == "done"
     final = setting.as_made(ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
     said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
@@ -58,8 +63,8 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "seed": spec.seed,
         "engine": experiment.engine,
         **({"parties": list(spec.party_names)} if spec.party_names else {}),
-        "status": ending.status,
-        "stopped_by": ending.reason,
+        "status": ending.outcome.status,
+        "stopped_by": ending.outcome.reason,
         "evaluated_model": _evaluated_model(experiment, ending),
         "accuracy": last[0]["accuracy"] if last else math.nan,
         "best_accuracy": best.accuracy if best else math.nan,
@@ -116,8 +121,8 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
 
 
 def _failure(experiment: Prepared, rows: Rows, ending: Ending) -> tuple[str, str]:
-    if ending.fault == Diverged.__name__:
-        return DIVERGED, ending.reason
+    if ending.outcome.fault == Diverged.__name__:
+        return DIVERGED, ending.outcome.reason
     return failure(rows, experiment.class_shares())
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Partition
@@ -45,14 +44,12 @@ from raydpzv.privacy.mechanisms import (
     SeededNoise,
     SystemNoise,
 )
-from raydpzv.privacy.user_release import UserNoiseParts
+from raydpzv.privacy.user_release import UserNoiseParts, UserPlan
 from raydpzv.wire.messages import Body, Slopes
 from raydpzv.zo.update import Rule
 
 if TYPE_CHECKING:
     from raydpzv.ledger.ledger import Ledger
-    from raydpzv.settings.sections import Sections
-    from raydpzv.settings.sections_horizontal import HorizontalSections
 
 
 class MethodConfig:
@@ -110,9 +107,9 @@ class NoisePlan:
     (rows). traffic: bytes of an upload and of its answer for a batch of B rows of width E, where an upload is more than
     the embeddings or an answer less than a row per record. proved_heads: ways to train w_0 under which all that
     persists at the server is a function of releases; methods without privacy.mode = "proved" have none. clip_over: what
-    its clip bounds. gathered: uploads of one client that go into one of its releases, Q. memoized: rows of clients that
-    never learn, each noised once and repeated, with privacy.mode = "proved" against the server and in no other mode.
-    head_alone: clients never learn, and what is released is the head's gradient.
+    its clip bounds. gathered: uploads of one client that go into one of its releases, Q. proves: what is released with
+    privacy.mode = "proved": sums of slopes; or of clients that never learn the head's gradient alone ("head"), or rows,
+    each noised once and repeated, against the server and in no other mode ("rows").
     """
 
     on: Literal["mean", "embedding", "gradient"]
@@ -126,8 +123,17 @@ class NoisePlan:
     proved_heads: tuple[str, ...] = ()
     clip_over: ClipOver | None = None
     gathered: int = 1
-    memoized: bool = False
-    head_alone: bool = False
+    proves: Literal["slopes", "head", "rows"] = "slopes"
+
+    @property
+    def memoized(self) -> bool:
+        """Whether rows are noised once and repeated."""
+        return self.proves == "rows"
+
+    @property
+    def head_alone(self) -> bool:
+        """Whether the head's gradient is all that is released."""
+        return self.proves == "head"
 
 
 @dataclass(frozen=True)
@@ -236,73 +242,46 @@ def _no_contradictions(config: Any, sections: Any) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerticalMethod(Generic[C]):
-    """All that the program knows of a vertical method beside its two roles.
+class MethodDescriptor(Generic[C]):
+    """What the program knows of every method beside its two roles.
 
-    noise: where noise of [privacy] falls, None for a method that adds none. barrier: for how many clients' uploads the
-    server waits before it answers. rule: of zeroth-order methods; its clients can be rebuilt from the ledger (they are
-    `Rebuildable`). contradictions: complaints, one sentence each, about settings that do not go together.
-    fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
-    engines: those its roles run under; one that computes with torch itself takes ("torch",).
-    unreplayable: why a finished run cannot be computed again from its record, or None.
-    unrecorded: noise that no record keeps, so that a run neither continues nor is computed again, or None. users: None,
-    since no vertical method knows users.
+    fits: Callable[[C, int], None] = _none
     """
 
     config: type[C]
+    rule: Callable[[C], UpdateRule] | None = None
+    users: Callable[[C], UserPlan | None] = _none
+    contradictions: Callable[[C, Any], Iterator[str]] = _no_contradictions
+    control: bool = False
+
+    kind: ClassVar[str]
+    one_model: ClassVar[bool]
+    """Whether all clients train one model; else each holds a part of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerticalMethod(MethodDescriptor[C]):
+    """All that the program knows of a vertical method beside its two roles.
+
+    noise: where noise of [privacy] falls, None for a method that adds none. barrier: for how many clients' uploads the
+    server waits before it answers. With a rule, its clients can be rebuilt from the ledger (they are `Rebuildable`).
+    fits: raises SpecError if the settings do not fit a client's bottom model with so many layers before the last.
+    engines: those its roles run under; one that computes with torch itself takes ("torch",).
+    unreplayable: why a finished run cannot be computed again from its record, or None.
+    unrecorded: noise that no record keeps, so that a run neither continues nor is computed again, or None.
+    """
+
     client: Callable[[ClientParts, C], Client]
     server: Callable[[ServerParts, C], VerticalServer]
     noise: Callable[[C], NoisePlan | None] = _none
     barrier: Callable[[C, int], int] = _one
-    rule: Callable[[C], UpdateRule] | None = None
-    contradictions: Callable[[C, Sections], Iterator[str]] = _no_contradictions
-    fits: Callable[[C, torch.nn.Module], None] = _none
+    fits: Callable[[C, int], None] = _none
     unreplayable: Callable[[C], str | None] = _none
     unrecorded: Callable[[C], str | None] = _none
-    users: Callable[[C], None] = _none
     engines: tuple[Engine, ...] = ENGINES
-    control: bool = False
 
-    kind: ClassVar[str] = "vertical"
-    one_model: ClassVar[bool] = False
-    """Whether all clients train one model; else each holds a part of it."""
-
-
-@dataclass(frozen=True)
-class UserPlan:
-    """The releases of a method about users, and their facts that an account needs.
-
-    kind: sums of the users' clipped vectors ("sum"); the silos' clipped updates ("naive"); DP-SGD in every silo on at
-    most `group` records of a user ("group"; "max" and "median" are read off the data). weights: w_su of "sum", 1/S or
-    by records. sampling: q, the rate of the users' coins. asynchronous: every silo's sum is a release by itself, with
-    the noise of its share; else a round is one release. aggregation: what the server sees of a round. fewest: silos in
-    a round at the least, None: always all. late: whether uploads that come late may open sums beside the rounds' own.
-    bits: of the grid. rate, steps: of "group", Poisson rate γ of a record in a step, and steps a round.
-    """
-
-    kind: Literal["sum", "naive", "group"]
-    weights: Literal["uniform", "records"] = "uniform"
-    sampling: float = 1.0
-    asynchronous: bool = False
-    aggregation: Literal["plain", "masked", "private_weights"] = "plain"
-    fewest: int | None = None
-    late: bool = False
-    bits: int = 16
-    group: int | Literal["max", "median"] = 1
-    rate: float = 1.0
-    steps: int = 1
-
-    @property
-    def coins_shared(self) -> bool:
-        """Whether silos draw users or records by coins; under private weights the server alone knows who is drawn."""
-        by_silos = self.sampling < 1 and self.aggregation != "private_weights"
-        return self.rate < 1 or by_silos
-
-    @property
-    def counts_shared(self) -> bool:
-        """Whether a silo's work depends on how many records its users have in the others."""
-        by_records = self.weights == "records" and self.aggregation != "private_weights"
-        return self.kind == "group" or (self.kind == "sum" and by_records)
+    kind = "vertical"
+    one_model = False
 
 
 @dataclass(frozen=True)
@@ -340,33 +319,27 @@ class ClientGroupParts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HorizontalMethod(Generic[C]):
+class HorizontalMethod(MethodDescriptor[C]):
     """All that the program knows of a horizontal method beside its two roles.
 
-    rule: of methods that send seeds and scalars; then a ledger is kept, and models are rebuilt from it; without one
-    the server's `state()` is what a checkpoint keeps. pulls: clients wake by themselves and pull what they missed; else
-    there are rounds. cohort: how many of M clients work at once. own_models: every client keeps a model of its own.
-    drifts: those models leave the ledger's, so that nobody can rebuild them. own_keys: every client keeps keys in its
-    process. agent: one client, no network. users: what is released about users whose records lie in several clients,
-    None for a method that knows no users.
+    With a rule a ledger is kept, and models are rebuilt from it; without one the server's `state()` is what a
+    checkpoint keeps. pulls: clients wake by themselves and pull what they missed; else there are rounds. cohort: how
+    many of M clients work at once. own_models: every client keeps a model of its own. drifts: those models leave the
+    ledger's, so that nobody can rebuild them. own_keys: every client keeps keys in its process. agent: one client, no
+    network.
     """
 
-    config: type[C]
     server: Callable[[HorizontalServerParts, C], Server]
     clients: Callable[[ClientGroupParts, C], ClientGroup]
-    rule: Callable[[C], UpdateRule] | None = None
     pulls: Callable[[C], bool] = _no
     cohort: Callable[[C, int], int] = _one
     own_models: Callable[[C], bool] = _no
     drifts: Callable[[C], bool] = _no
     own_keys: Callable[[C], bool] = _no
     agent: bool = False
-    users: Callable[[C], UserPlan | None] = _none
-    contradictions: Callable[[C, HorizontalSections], Iterator[str]] = _no_contradictions
-    control: bool = False
 
-    kind: ClassVar[str] = "horizontal"
-    one_model: ClassVar[bool] = True
+    kind = "horizontal"
+    one_model = True
 
 
 Method = VerticalMethod[Any] | HorizontalMethod[Any]

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 import numpy as np
-import torch
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.models.orthogonal import orthonormal
 
 _SHARED: WeakValueDictionary[tuple[str, str], torch.Tensor] = WeakValueDictionary()
@@ -30,14 +30,17 @@ class FlatModel:
     offsets   name of a trained parameter to its first element in `flat`
 
     `make` returns the module without weights (it is called where new tensors lie on torch's "meta" device), or one
-    with weights, which are then the initial ones. Raises InputError for a module that cannot be one vector.
+    with weights, which are then the initial ones. Where it fails on that device, it is called for real. Raises
+    InputError for a module that cannot be one vector.
     """
 
     def __init__(
         self, make: Callable[[], torch.nn.Module], key: Key, device: torch.device | str = "cpu"
     ) -> None:
         self._make = make
-        self.module = _without_weights(make)
+        found = _without_weights(make)
+        self._drawn_by_layer = found is not None
+        self.module = self._built(0) if found is None else found
         self.module.eval()  # dropout passes through, batch normalisation uses its statistics
         self.trained, self.constant = split_state(self.module)
         self.offsets: dict[str, int] = {}
@@ -46,7 +49,7 @@ class FlatModel:
             self.offsets[name] = size
             size += p.numel()
         self.flat = torch.empty(size, dtype=torch.float32, device=device)
-        self._given = {name for name, p in self.trained.items() if not p.is_meta}
+        self._given = {name for name, p in self.trained.items() if found is not None and not p.is_meta}
         self._install_constants(device)
         self._install_trained()
         self.draw(key)
@@ -55,8 +58,9 @@ class FlatModel:
         """Set the trained parameters to their values before the first update.
 
         Those of known layers follow from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does; an
-        embedding's entries on ±1/√width; normalisation layers and a summing head start as the identity. Others follow
-        from the module's own initialisation, under a generator seeded from the key. Given weights stay.
+        embedding's entries on ±1/√width; normalisation layers and a summing head start as the identity. Others, and all
+        of a module that cannot be built without weights, follow from the module's own initialisation, under a generator
+        seeded from the key. Given weights stay.
         """
         own: torch.nn.Module | None = None
         for name, p in self.trained.items():
@@ -64,9 +68,10 @@ class FlatModel:
                 continue
             path, _, leaf = name.rpartition(".")
             layer = self.module.get_submodule(path)
-            if isinstance(layer, _identities()):
+            known = self._drawn_by_layer
+            if known and isinstance(layer, _identities()):
                 p.data.fill_(1.0 if leaf == "weight" else 0.0)
-            elif leaf.startswith(("weight", "bias")) and (fan_in := _fan_in(layer)) is not None:
+            elif known and leaf.startswith(("weight", "bias")) and (fan_in := _fan_in(layer)) is not None:
                 draws = (key / "initial" / path / leaf).generator().random(p.numel(), dtype=np.float32)
                 bound = np.float32(1 / math.sqrt(fan_in))
                 p.data.copy_(torch.from_numpy((draws * 2 - 1) * bound).view(p.shape))
@@ -170,11 +175,19 @@ class FlatModel:
         return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()
 
 
-def _without_weights(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """Build a module on the meta device. Raises InputError for a function that loads weights, which would be lost."""
+def _without_weights(make: Callable[[], torch.nn.Module]) -> torch.nn.Module | None:
+    """Build a module on the meta device; None for one whose constructor needs numbers.
+
+    Raises InputError for a function that loads weights, which would be lost.
+    """
     with warnings.catch_warnings(record=True) as said, torch.device("meta"):
         warnings.simplefilter("always")
-        module = make()
+        try:
+            module = make()
+        except Exception as error:  # torch, NumPy and the user's checks say it in their own words
+            if "meta" not in str(error).lower():
+                raise
+            return None
     if any("copying from a non-meta parameter" in str(warning.message) for warning in said):
         raise InputError(
             "the model's function loads weights, which a new model does not keep: hand over the module that it returns"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
+from raydpzv.lazy_import import torch
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ rounded, so that replacing a record moves the sum by at most 2G and setting its 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from raydpzv.errors import ReplayMismatch
 from raydpzv.privacy.mechanisms import Address, Receipt, clip_rows
-from raydpzv.privacy.rounded_gaussian import release_integers
+from raydpzv.privacy.rounded_gaussian import RandomBytes, rounded_gaussian
 
 GRID = 4096
 """Grid units per limit, G."""
@@ -57,6 +58,25 @@ class IntegerRelease:
         """What one grid unit of the sum is worth in the mean, V / (G B)."""
         return self.limit / (GRID * self.rows)
 
+    def receipt(self, source: str, *, batch: int, nonfinite: int) -> Receipt:
+        """Return how a sum over `batch` records was released, σ and sensitivities in units of the grid."""
+        return Receipt(
+            "rounded gaussian", source, self.scale, 2.0 * GRID, float(GRID), self.rows, batch, nonfinite
+        )
+
+
+def release_integers(
+    sums_P: Integers, how: IntegerRelease, *, batch: int, nonfinite: int, source: RandomBytes = os.urandom
+) -> tuple[Integers, Receipt]:
+    """Release R = S + rint(N(0, s²)) on each of P coordinates, int64 [P], with one receipt for them together.
+
+    sums_P: the sum of one integer vector a record, each of Euclidean norm at most G; batch: the records in the sum;
+    nonfinite: those among them whose vector was set to zero.
+    """
+    released_P = sums_P + rounded_gaussian(how.scale, len(sums_P), source)
+    origin = "system" if source is os.urandom else "seeded"
+    return released_P, how.receipt(origin, batch=batch, nonfinite=nonfinite)
+
 
 class IntegerNoise(Protocol):
     """A source of noise for sums of integers."""
@@ -79,9 +99,7 @@ class SystemIntegers:
         self, sums_P: Integers, how: IntegerRelease, address: tuple[int, int], *, batch: int, nonfinite: int
     ) -> tuple[npt.NDArray[np.float32], Receipt]:
         """Return sum and noise."""
-        released_P, receipt = release_integers(
-            sums_P, scale=how.scale, limit=GRID, divisor=how.rows, batch=batch, nonfinite=nonfinite
-        )
+        released_P, receipt = release_integers(sums_P, how, batch=batch, nonfinite=nonfinite)
         return released_P.astype(np.float32), receipt
 
 
@@ -98,9 +116,7 @@ class RecordedIntegers:
         places = [(*address, p) for p in range(len(sums_P))]
         if all(place in self._values for place in places):
             source = "system" if self._then else "recorded"
-            receipt = Receipt(
-                "rounded gaussian", source, how.scale, 2.0 * GRID, float(GRID), how.rows, batch, nonfinite
-            )
+            receipt = how.receipt(source, batch=batch, nonfinite=nonfinite)
             return np.array([self._values[place] for place in places], np.float32), receipt
         if self._then is None:
             raise ReplayMismatch(
@@ -140,7 +156,5 @@ def release_rows_once(
     """
     clipped_BE, nonfinite = clip_rows(rows_BE, how.limit)
     whole = (clipped_BE * (GRID / how.limit)).astype(np.int64)
-    released, receipt = release_integers(
-        whole.ravel(), scale=how.scale, limit=GRID, divisor=1, batch=len(rows_BE), nonfinite=nonfinite
-    )
+    released, receipt = release_integers(whole.ravel(), how, batch=len(rows_BE), nonfinite=nonfinite)
     return (released * how.unit).astype(np.float32).reshape(rows_BE.shape), receipt

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.errors import ReplayMismatch
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 
 
 class Receipt(NamedTuple):
@@ -75,7 +75,6 @@ class SystemNoise:
         self._random = random.SystemRandom()
 
     def release(self, mean: float, sigma: float, address: Address) -> float:
-        """Return mean + N(0, sigma²)."""
         return mean + self._random.gauss(0.0, sigma)
 
     def normal(self, count: int, address: Address) -> np.ndarray:
@@ -85,7 +84,6 @@ class SystemNoise:
         return np.asarray(ndtri(_system_uniform(count)))
 
     def uniform(self, count: int, address: Address) -> np.ndarray:
-        """Return uniform draws on [-1, 1]."""
         return 2 * _system_uniform(count) - 1
 
 
@@ -180,36 +178,50 @@ def clip_rows(rows_BE: np.ndarray, threshold: float) -> tuple[np.ndarray, int]:
     return kept_BE * factors_B[:, None], int((~finite_B).sum())
 
 
-def release_sum(
-    total: float,
-    *,
-    batch: int,
-    nonfinite: int,
-    threshold: float | None,
-    divisor: int,
-    sigma: float,
-    noise: Noise,
-    address: Address,
-) -> tuple[float, Receipt]:
-    """Release Δ = total / B + N(0, σ²) with its receipt (DPZV journal Eq. (8), the clip two-sided).
+class ClippedSum(NamedTuple):
+    """The sum of a batch's slopes, each clipped (`clip_two_sided`); nonfinite: those of `batch` that count as 0."""
 
-    total: the sum of `batch` slopes, each clipped to the threshold (`clip_two_sided`); divisor: the constant expected
-    batch size B, whatever the batch is (an empty one releases pure noise); threshold None: no clipping, for runs
-    without privacy. The value is rounded to float32, the format in which it is sent, applied and recorded.
+    total: float
+    batch: int
+    nonfinite: int
+
+
+@dataclass(frozen=True)
+class MeanRelease:
+    """How a sum of slopes is released as a mean: threshold C (None: no clip), deviation σ of its noise, constant B.
+
+    divisor: the expected batch size B, whatever the batch is, so that an empty one releases pure noise. Without a clip,
+    for runs without privacy, the sensitivity is unbounded.
     """
-    bound = math.inf if threshold is None else threshold
-    value = float(np.float32(noise.release(total / divisor, sigma, address)))
-    receipt = Receipt(
-        mechanism="none" if noise.source == "none" else "gaussian",
-        source=noise.source,
-        sigma=0.0 if noise.source == "none" else sigma,
-        sensitivity_replace=2 * bound / divisor,
-        sensitivity_add_remove=bound / divisor,
-        divisor=divisor,
-        batch=batch,
-        nonfinite=nonfinite,
-    )
-    return value, receipt
+
+    clip: float | None
+    sigma: float
+    noise: Noise
+    divisor: int
+
+    @property
+    def bound(self) -> float:
+        """The threshold, infinite without a clip."""
+        return math.inf if self.clip is None else self.clip
+
+    def release(self, summed: ClippedSum, address: Address) -> tuple[float, Receipt]:
+        """Release Δ = total / B + N(0, σ²) with its receipt (DPZV journal Eq. (8), the clip two-sided).
+
+        The value is rounded to float32, the format in which it is sent, applied and recorded.
+        """
+        exact = self.noise.source == "none"
+        value = float(np.float32(self.noise.release(summed.total / self.divisor, self.sigma, address)))
+        receipt = Receipt(
+            mechanism="none" if exact else "gaussian",
+            source=self.noise.source,
+            sigma=0.0 if exact else self.sigma,
+            sensitivity_replace=2 * self.bound / self.divisor,
+            sensitivity_add_remove=self.bound / self.divisor,
+            divisor=self.divisor,
+            batch=summed.batch,
+            nonfinite=summed.nonfinite,
+        )
+        return value, receipt
 
 
 def release_rows(

@@ -1,4 +1,4 @@
-"""Integer releases: a sum of integers plus a rounded Gaussian from the operating system's randomness.
+"""The noise of integer releases: a rounded Gaussian from the operating system's randomness.
 
 S is an integer, so S + rint(Z) = rint(S + Z): what is released is a rounding, hence post-processing, of the continuous
 Gaussian mechanism, and the closed forms of `raydpzv.privacy.gdp` hold exactly, in any dimension. Floating-point noise
@@ -12,7 +12,7 @@ The total variation distance to the exact law is below 2^-100 a draw.
 scipy and mpmath are imported where a number is drawn: every actor imports this module, few draw.
 """
 
-# P integers of a release, N draws
+# N draws
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import InputError
-from raydpzv.privacy.mechanisms import Receipt
 
 RandomBytes = Callable[[int], bytes]
 """As many random bytes as asked for; `os.urandom` for whatever is meant to be private."""
@@ -58,29 +57,6 @@ def rounded_gaussian(scale: float, count: int, source: RandomBytes = os.urandom)
         more = int.from_bytes(source(16), "little")
         magnitudes_N[place] = _decide(scale, (int(tails_N[place]) << 128) + more)
     return np.where(words_N & np.uint64(1), -magnitudes_N, magnitudes_N)
-
-
-def release_integers(
-    sums_P: npt.NDArray[np.int64],
-    *,
-    scale: float,
-    limit: int,
-    divisor: int,
-    batch: int,
-    nonfinite: int,
-    source: RandomBytes = os.urandom,
-) -> tuple[npt.NDArray[np.int64], Receipt]:
-    """Release R = S + rint(N(0, s²)) on each of P coordinates, int64 [P], with one receipt for them together.
-
-    sums_P: the sum of one integer vector a record, each of Euclidean norm at most G; limit: G; scale: s = z G; divisor:
-    the constant number of rows that the mean will be divided by; batch: the records in the sum; nonfinite: those among
-    them whose vector was set to zero. The receipt's σ and sensitivities are in the integers' units and of the sum.
-    """
-    released_P = sums_P + rounded_gaussian(scale, len(sums_P), source)
-    origin = "system" if source is os.urandom else "seeded"
-    return released_P, Receipt(
-        "rounded gaussian", origin, scale, 2.0 * limit, float(limit), divisor, batch, nonfinite
-    )
 
 
 def _decide(scale: float, tail: int) -> int:

@@ -28,6 +28,7 @@ from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
 from raydpzv.privacy.group_accountant import converted, group_epsilon, group_epsilon_rdp, group_guess
 from raydpzv.privacy.pld import poisson_epsilon, poisson_guess
 from raydpzv.privacy.release import require_positive
+from raydpzv.privacy.user_release import UserPlan
 
 RELATIONS = {"add_remove": 1, "replace": 2}
 """Neighbouring relations, and how far one moves a sum of vectors that are each clipped to C, in units of C."""
@@ -38,30 +39,20 @@ _CLOSE = 1e-4  # relative, of σ where it is searched for
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserMechanism:
-    """Releases about users and their noise, planned or made, as far as an ε depends on them.
+class UserMechanism(UserPlan):
+    """A method's releases about users and their noise, planned or made, as far as an ε depends on them.
 
-    silos: S; releases: rounds, or of an asynchronous run the silos' single sums; multiplier: σ; kind, weights,
-    sampling, asynchronous, aggregation, rate, steps: of the method (`UserPlan`); fewest: silos that take part in a
-    release at the least, planned or counted, None: always all; group: k in numbers. exposed: why the users' coins hide
-    nobody from outsiders, "" if they do. counted: of a finished run, the most releases that one user was drawn in; None
-    before, when the plan bounds it. remade: releases (of single silos, or rounds) that a kill lost and that were made
-    once more on the same coins; `releases` has both.
+    silos: S; releases: rounds, or of an asynchronous run the silos' single sums; multiplier: σ; group: k in numbers;
+    fewest: planned or counted. exposed: why the users' coins hide nobody from outsiders, "" if they do. counted: of a
+    finished run, the most releases that one user was drawn in; None before, when the plan bounds it. remade: releases
+    (of single silos, or rounds) that a kill lost and that were made once more on the same coins; `releases` has both.
     """
 
     silos: int
     releases: int
     delta: float
     multiplier: float
-    kind: str = "sum"
-    weights: str = "uniform"
-    sampling: float = 1.0
-    asynchronous: bool = False
-    aggregation: str = "plain"
-    fewest: int | None = None
     group: int = 1
-    rate: float = 1.0
-    steps: int = 1
     exposed: str = ""
     counted: int | None = None
     remade: int = 0
@@ -89,12 +80,6 @@ class UserMechanism:
     def participations(self) -> int:
         """The most releases one user is drawn in: counted, or all of them."""
         return self.releases if self.counted is None or not self.sampled else self.counted
-
-    @property
-    def counts_known(self) -> bool:
-        """Whether silos and server are told how many records a user has elsewhere: by weights, or by who is used."""
-        weighed = self.kind == "sum" and self.weights == "records" and self.aggregation != "private_weights"
-        return weighed or self.kind == "group"
 
     def change(self, adversary: str, relation: str) -> str:
         """Return the relation by whose numbers this adversary's are bounded.
@@ -165,8 +150,8 @@ def user_epsilon(
     """Return ε of one user against an adversary: releases as planned or made, participation as planned or counted.
 
     Where coins were drawn on for two releases each, these are charged as if they had none: two releases on one draw are
-    not what two draws are, and whoever knows the draw sees no less. The others have coins of their own, and half of δ
-    goes to each part.
+    not what two draws are, and anyone who knows the draw sees no less. The others have coins of their own, and half of
+    δ goes to each part.
     """
     relation = mechanism.change(adversary, relation)
     if mechanism.shares_coins(adversary):
@@ -220,7 +205,7 @@ def _sampled(mechanism: UserMechanism, adversary: str) -> dict[str, Any]:
 
 
 def user_mu(mechanism: UserMechanism, adversary: str = "external", relation: str = "add_remove") -> float:
-    """Return μ = √n / z of the releases that a user was drawn in, by whoever knows which these are."""
+    """Return μ = √n / z of the releases that a user was drawn in, by anyone who knows which these are."""
     return math.sqrt(mechanism.participations) / mechanism.noise_multiplier(adversary, relation)
 
 

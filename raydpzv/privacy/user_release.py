@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,43 @@ from raydpzv.privacy.rounded_gaussian import RandomBytes
 Integers = npt.NDArray[np.int64]
 
 _BELOW = 1 - 2.0**-40  # of the largest norm: more than double precision gets wrong in it
+
+
+@dataclass(frozen=True)
+class UserPlan:
+    """The releases of a method about users, and their facts that an account needs.
+
+    kind: sums of the users' clipped vectors ("sum"); the silos' clipped updates ("naive"); DP-SGD in every silo on at
+    most `group` records of a user ("group"; "max" and "median" are read off the data). weights: w_su of "sum", 1/S or
+    by records. sampling: q, the rate of the users' coins. asynchronous: every silo's sum is a release by itself, with
+    the noise of its share; else a round is one release. aggregation: what the server sees of a round. fewest: silos in
+    a round at the least, None: always all. late: whether uploads that come late may open sums beside the rounds' own.
+    bits: of the grid. rate, steps: of "group", Poisson rate γ of a record in a step, and steps a round.
+    """
+
+    kind: Literal["sum", "naive", "group"] = "sum"
+    weights: Literal["uniform", "records"] = "uniform"
+    sampling: float = 1.0
+    asynchronous: bool = False
+    aggregation: Literal["plain", "masked", "private_weights"] = "plain"
+    fewest: int | None = None
+    late: bool = False
+    bits: int = 16
+    group: int | Literal["max", "median"] = 1
+    rate: float = 1.0
+    steps: int = 1
+
+    @property
+    def coins_shared(self) -> bool:
+        """Whether silos draw users or records by coins; under private weights the server alone knows who is drawn."""
+        by_silos = self.sampling < 1 and self.aggregation != "private_weights"
+        return self.rate < 1 or by_silos
+
+    @property
+    def counts_shared(self) -> bool:
+        """Whether a silo's work depends on how many records its users have in the others."""
+        by_records = self.weights == "records" and self.aggregation != "private_weights"
+        return self.kind == "group" or (self.kind == "sum" and by_records)
 
 
 @dataclass(frozen=True)
@@ -66,7 +104,7 @@ class UserRelease:
 
 @dataclass(frozen=True)
 class UserNoiseParts:
-    """The resolved [privacy] of a run of users, for the silos that add noise and whoever draws the sample of users.
+    """The resolved [privacy] of a run of users, for the silos that add noise and anyone who draws the sample of users.
 
     release: what releases are made with; its multiplier is 0 where the scenario adds no noise. users: U, those on the
     public list. coins: the key of the users' coins, which is a secret of the run where its ε needs them secret; None in

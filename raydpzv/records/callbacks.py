@@ -118,7 +118,7 @@ class Callbacks:
             self._tell("end", self._summary)
 
     def due(self) -> bool:
-        """Tell whether a callback is due for a status."""
+        """Return whether a callback is due for a status."""
         return time.monotonic() >= self._next
 
     def status(self, status: Status) -> None:
@@ -164,7 +164,7 @@ class Callbacks:
             self._due.pop(id(callback), None)
             warnings.warn(
                 f"{type(callback).__name__}.{event}: {type(error).__name__}: {' '.join(str(error).split())}; the run "
-                "goes on, and this callback is told nothing more",
+                "continues, and this callback receives nothing more",
                 RuntimeWarning,
                 stacklevel=2,
             )

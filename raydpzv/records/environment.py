@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import platform
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-import torch
-
+from raydpzv.lazy_import import torch
 from raydpzv.version import __version__
 
 DATA_DIGEST = "data_hmac_sha256"
@@ -25,7 +25,7 @@ def environment(runner: str, device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "system": platform.system(),
-        "threads": torch.get_num_threads(),
+        "threads": torch.get_num_threads() if "torch" in sys.modules else 1,
         "device": device,
         "runner": runner,
         "versions": versions(),

@@ -92,7 +92,7 @@ MU_COLUMNS = ("epsilon_paper", "epsilon_client")
 USER_EPSILON = pa.schema(
     [
         ("round", pa.int64()),  # after which ε of one user (add or remove) is this, or less
-        ("external", pa.float64()),  # against whoever sees the released models
+        ("external", pa.float64()),  # against anyone who sees the released models
         ("client", pa.float64()),  # against one silo
         ("server", pa.float64()),
     ]
@@ -100,7 +100,7 @@ USER_EPSILON = pa.schema(
 
 ATTEMPT = pa.schema(
     [
-        ("round", pa.int64()),  # that silos try together; an attempt is begun anew with a number one higher
+        ("round", pa.int64()),  # that silos try together; an attempt starts again with a number one higher
         ("number", pa.int32()),
         ("silos", pa.int32()),  # that take part
     ]
@@ -194,7 +194,7 @@ CLOCK = pa.schema(
 
 LEG = pa.schema(
     [
-        ("leg", pa.int32()),  # of a run under the wall clock that goes on: 2, 3, ...
+        ("leg", pa.int32()),  # of a continued run under the wall clock: 2, 3, ...
         ("round", pa.int64()),  # the updates made before it
         ("time", pa.float64()),  # of the run's clock, which stands still between two legs, when it began
         ("gap", pa.float64()),  # real seconds from the last thing on record until then; NaN if nobody knows
@@ -231,3 +231,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     "leg": LEG,
     "model": MODEL,
 }
+
+EMPTY = {name: pa.Table.from_batches([], schema) for name, schema in SCHEMAS.items()}
+"""Tables without rows; `Schema.empty_table` would import pandas."""

@@ -147,7 +147,7 @@ def final_accuracy(run: Mapping[str, Any]) -> float:
 
 
 def ends_without_model(run: Mapping[str, Any]) -> bool:
-    """Tell whether a run ends without a model: an error ended it, or its accuracy (concordance) is no number."""
+    """Return whether a run ends without a model: an error ended it, or its accuracy (concordance) is no number."""
     ended = run["outcome"] in FAILURES and run["status"] in ("failed", "missing")
     unscored = math.isnan(run["accuracy"]) and math.isnan(known(run.get("concordance")))
     return ended or run["outcome"] == "failed" or unscored

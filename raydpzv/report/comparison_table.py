@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.notebook import table_html
 from raydpzv.report.comparison_lines import (
     FAILURES,
     Evaluations,
@@ -49,7 +50,7 @@ RUNS = pa.schema(
         ("accuracy", pa.float64()),  # of the last evaluation; NaN where there is none
         ("best_accuracy", pa.float64()),  # of the model that validation rows choose; NaN without them
         ("validation_accuracy", pa.float64()),  # of that model; NaN without them
-        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: tells a fall
+        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: shows a fall
         ("roc_auc", pa.float64()),  # of the last evaluation; NaN where there are no two classes
         ("pr_auc", pa.float64()),
         ("balanced_accuracy", pa.float64()),  # of two classes, likewise
@@ -119,10 +120,23 @@ class Compared(NamedTuple):
     curves: pa.Table
     claims: pa.Table
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                row["label"],
+                "none" if row["epsilon"] is None else f"{row['epsilon']:g}",
+                f"{row['runs']}{', ' + row['why'] if row['why'] else ''}",
+                "{accuracy_median:.3f} ({accuracy_min:.3f} to {accuracy_max:.3f})".format(**row),
+            )
+            for row in table(self.runs, self.curves, ()).to_pylist()
+        ]
+        heads = ("method", "noise calibrated to ε", "runs", "test accuracy: median (min to max)")
+        return table_html("comparison", rows, heads)
+
 
 _SPREAD = ("median", "min", "max")
 _SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
-"""Names of scores beside accuracy, of which ranges stand in the table."""
+"""Names of scores beside accuracy, of which the table has ranges."""
 
 
 def target_name(target: float) -> str:

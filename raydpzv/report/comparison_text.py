@@ -198,7 +198,7 @@ def _spread(title: str, name: str, show: Show, ends: str = "\n{} to {}") -> Colu
 
 
 def _scored(rows: Sequence[Row], name: str) -> bool:
-    """Tell whether any line has such a score: a run without a model has 0 of each, asked for or not."""
+    """Return whether any line has such a score: a run without a model has 0 of each, asked for or not."""
     return any(row[f"{name}_median"] > 0 for row in rows)
 
 

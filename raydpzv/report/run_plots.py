@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
+from raydpzv.arrow_columns import array
 from raydpzv.privacy import claim_words
 from raydpzv.records import lateness, metrics, traffic
 from raydpzv.records.lateness import leg_begins
@@ -31,7 +32,7 @@ from raydpzv.report.run_tables import RunView
 PAPER = "claimed by the paper, not proved"
 PAPER_TRUE = "claimed by the paper, here proved"
 CLIENT = "proved against a client that knows its batches"
-_WHOM = {"external": "whoever sees the models", "client": "one silo", "server": "the server"}
+_WHOM = {"external": "anyone who sees the models", "client": "one silo", "server": "the server"}
 _LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
 """Styles of curves of ε, by adversary or claimant."""
 _VERTICAL = "uploads the server has served"
@@ -95,7 +96,7 @@ def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
         return drawn
     for time in begins:
         drawn.figure.axes[0].axvline(time, color=plots.FAINT, linestyle=":")
-    said = f"{drawn.caption} Dotted: where the run, interrupted, went on as a new leg."
+    said = f"{drawn.caption} Dotted: where the run, interrupted, continued as a new leg."
     return replace(drawn, caption=said)
 
 
@@ -139,7 +140,7 @@ def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigur
 
 
 def _survived(run: RunView) -> bool:
-    """Tell whether a run's held-out rows are survival times, which have a concordance and no accuracy."""
+    """Return whether a run's held-out rows are survival times, which have a concordance and no accuracy."""
     return bool(run.rows["concordance"].num_rows)
 
 
@@ -201,7 +202,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     adversary and accountant, which its legend repeats.
     """
     of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
-    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone tell nothing of users
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
     series = [
         (i, r, metrics.epsilon_series(r.rows["release"]))
         for i, r in enumerate(runs)
@@ -473,9 +474,9 @@ def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def counts_of(pair: pa.Table) -> np.ndarray:
     """Return n_su, int64 [S, U], of a run's `pair` rows."""
-    users, silos = pair.column("user").to_numpy(), pair.column("silo").to_numpy()
+    users, silos = array(pair.column("user")), array(pair.column("silo"))
     counts_SU = np.zeros((silos.max() + 1, users.max() + 1), np.int64)
-    counts_SU[silos, users] = pair.column("records").to_numpy()
+    counts_SU[silos, users] = array(pair.column("records"))
     return counts_SU
 
 

@@ -25,7 +25,7 @@ _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 
 
 def is_horizontal(summary: Summary) -> bool:
-    """Tell whether the run's clients share out rows and train one model, rather than share out features."""
+    """Return whether the run's clients share out rows and train one model, rather than share out features."""
     name = summary.get("method")
     return name in METHODS and METHODS[str(name)].one_model
 
@@ -96,7 +96,7 @@ def summary_table(summary: Summary, clock: str = "virtual") -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    # a private run's rows hold losses: whoever knows all but a label would find it by their digest
+    # a private run's rows hold losses: anyone who knows all but a label would find it by their digest
     unshown = ("versions", "digest of rows") if withheld(summary) else ("versions",)
     for name, value in summary_rows(summary, clock):
         if name not in unshown:
@@ -207,7 +207,7 @@ def _status(summary: Summary) -> str:
 
 
 def _is_agent(summary: Summary) -> bool:
-    """Tell whether the one client is its own server: what it catches up on never travels."""
+    """Return whether the one client is its own server: what it catches up on never travels."""
     return is_horizontal(summary) and METHODS[str(summary["method"])].agent
 
 

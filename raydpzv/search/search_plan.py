@@ -86,7 +86,7 @@ class Drawing:
         return override(self.base, settings)
 
     def accepts(self, settings: tuple[str, ...]) -> bool:
-        """Tell whether these settings are a scenario."""
+        """Return whether these settings are a scenario."""
         try:
             planned_claims(self.make(in_order(settings)))
         except SpecError:
@@ -197,7 +197,7 @@ class SearchPlan:
         return judged(Trial(number, point, self.drawing.make(in_order(point))), self.epsilon)
 
     def same_as(self, other: SearchPlan) -> bool:
-        """Tell whether two searches are one, wherever their data lie and their trials run."""
+        """Return whether two searches are one, wherever their data lie and their trials run."""
         one, another = (
             replace(plan, actors=False, log_scaled=())._tree(located=False) for plan in (self, other)
         )
@@ -286,6 +286,15 @@ def judged(trial: Trial, epsilon: float | None) -> Trial:
     return trial if epsilon is None else replace(trial, skipped=_refusal(planned_claim(trial.spec), epsilon))
 
 
+def check_evaluated(every: int, budget: int, *, default: bool) -> None:
+    """Raise SpecError if no evaluation comes before the trials' end, where no option asked for another moment."""
+    if default:
+        raise SpecError(
+            f"evaluate.every: wanted fewer updates than budget.updates ({budget}), got {every}: trials are compared at "
+            "evaluations; lower it, or take --scheduler none"
+        )
+
+
 def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
     """Return after how many updates Ray's ASHA first decides: those given, or a ninth of the budget, at an evaluation.
 
@@ -301,6 +310,7 @@ def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
     every = max(trial.spec.evaluate.every for trial in trials)
     found = max(every, budget // REDUCTION**2) if grace is None else grace
     if not every <= found < budget:
+        check_evaluated(every, budget, default=grace is None)
         raise SpecError(
             f"--grace: wanted updates between evaluate.every ({every}) and budget.updates ({budget}), got {found}: "
             "ASHA decides at evaluations; lower evaluate.every, or take --scheduler none"

@@ -31,7 +31,7 @@ def ranked(values: Mapping[int, float], *, higher: bool) -> list[int]:
 
 
 def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
-    """Tell whether a run has made so many updates (None: reached its end), or is over before."""
+    """Return whether a run has made so many updates (None: reached its end), or is over before."""
     if finished(trial.planned(), path):
         return True
     if until is None or not RunFolder.begun(path):
@@ -41,7 +41,7 @@ def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
 
 
 def is_paused_at(trial: Trial, path: Path, until: int | None) -> bool:
-    """Tell whether a run is paused after so many updates, and no process has anything left to write of it.
+    """Return whether a run is paused after so many updates, and no process has anything left to write of it.
 
     A kill may have come before the summary that says so.
     """

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import array
 from raydpzv.compare.run_comparison import check_own, set_aside
 from raydpzv.config.paths import unlocated
 from raydpzv.config.scenario import AnyScenario
@@ -214,7 +215,7 @@ def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress
 
 
 def _pauses(plan: SearchPlan) -> Sequence[int | None]:
-    """Return after how many updates trials stand before their end."""
+    """Return after how many updates trials pause before their end."""
     return promotion.rungs(plan) if plan.promotes else legs(plan)
 
 
@@ -260,7 +261,7 @@ def _row(
         "delta": claim["delta"] if claim else math.nan,
         "adversary": claim["adversary"] if claim else "",
         "accountant": claim["accountant"] if claim else "",
-        "late": float(np.mean(rows["service"]["late"].to_numpy()))
+        "late": float(np.mean(array(rows["service"]["late"])))
         if rows and rows["service"].num_rows
         else math.nan,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
@@ -355,7 +356,7 @@ def _spent(
             made[f"trial {trial.number}"] = whole
             possible += 1
         for leg in range(set_aside(path)[1]):
-            name = f"trial {trial.number}, begun before ({leg + 1})"
+            name = f"trial {trial.number}, started before ({leg + 1})"
             made[name] = planned[name] = whole
             possible += 1
     if plan.drawing:  # those that are still to be chosen: like the others, wherever a number is justified

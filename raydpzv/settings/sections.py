@@ -5,12 +5,14 @@ The docstring under each field is its line in the settings page (docs/settings.m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.foreign import is_foreign, packed, unpack
+from raydpzv.notebook import table_html
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
@@ -22,6 +24,8 @@ from raydpzv.settings.fields import (
     OneLabel,
     Options,
     Parties,
+    PartyName,
+    PartyWeights,
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
@@ -137,7 +141,7 @@ class SplitSection(Section):
     parties: Parties | None = None
     """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
     first party is client 0. Reports and messages show the names."""
-    names: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    names: Annotated[tuple[PartyName, ...] | None, Field(strict=False)] = None
     """Names of the clients whose arrays your own data hold, in their order."""
 
     @model_validator(mode="before")
@@ -180,6 +184,11 @@ class ModelSection(Section):
     """Arguments of your own bottom models. Parameters named shape, embedding and client are filled in."""
     head_options: Options | None = None
     """Arguments of your own head. Parameters named clients, embedding and classes are filled in."""
+    weights: PartyWeights | None = None
+    """Weights before the first update, by party, and of the head as "server": each a file (.safetensors, .pt) or your
+    own mapping of names to tensors, such as {bank = "bank.safetensors", server = "parts:head_weights"}."""
+    partial_weights: bool | None = None
+    """true: what `weights` lack is drawn from the seed; left out: refused."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
@@ -192,6 +201,13 @@ class ModelSection(Section):
     def bottom_of(self, client: int) -> str:
         """Return the name of a client's bottom model."""
         return self.bottoms[client] if self.bottoms else self.bottom
+
+    def weights_of(self, party: int | str, names: Sequence[str]) -> str | None:
+        """Return a client's weights, or those of "server"; names: of the parties."""
+        given = self.weights or {}
+        return given.get(str(party)) or (
+            given.get(names[party]) if isinstance(party, int) and party < len(names) else None
+        )
 
     @property
     def head_widths(self) -> tuple[int, ...]:
@@ -221,8 +237,8 @@ class PrivacySection(Section):
     """What neighbouring tables of "proved" differ in: one record replaced (left out: this), its term set to zero, or
     its label alone."""
     adversary: Literal["client", "external", "server"] | None = None
-    """Against whom "proved" promises its ε: all clients together (left out: this); whoever sees releases and the final
-    model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
+    """Against whom "proved" promises its ε: all clients together (left out: this); anyone who sees releases and the
+    final model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None
@@ -377,6 +393,8 @@ class CommonSections(Section):
         words = [getattr(method, "name", "")]
         words += [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
+        given = getattr(model, "weights", None) or ""
+        words += given.values() if isinstance(given, Mapping) else [given]
         return tuple(dict.fromkeys(filter(is_foreign, words)))
 
     def __getstate__(self) -> dict[Any, Any]:
@@ -388,6 +406,24 @@ class CommonSections(Section):
         """Adopt a state and the user's objects."""
         unpack(state.get("own", {}))
         super().__setstate__({key: value for key, value in state.items() if key != "own"})
+
+    def _repr_html_(self) -> str:
+        """Show the settings that differ from their defaults."""
+        method: Any = vars(self)["method"]
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"method"})
+        given["method"] = {
+            f.name: value
+            for f in dataclasses.fields(method)
+            if (value := getattr(method, f.name)) != f.default or f.name == "name"
+        }
+        rows = [
+            (f"{table}.{key}", f"{value!s:.60}")
+            for table, settings in given.items()
+            if isinstance(settings, Mapping)
+            for key, value in settings.items()
+        ]
+        alone = [(key, value) for key, value in given.items() if not isinstance(value, Mapping)]
+        return table_html(f"scenario {self.name or self.title or method.name}", [*alone, *rows])
 
     @property
     def note(self) -> str:

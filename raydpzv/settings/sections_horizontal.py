@@ -62,6 +62,11 @@ class WholeModelSection(Section):
     paper (cnn_users, mlp_normed); or your own, "module:attribute"."""
     options: Options | None = None
     """Arguments of your own model. Parameters named shape, outputs and classes are filled in."""
+    weights: str | None = None
+    """Weights before the first update: a file (.safetensors, .pt), or your own mapping of names to tensors,
+    "module:attribute"."""
+    partial_weights: bool | None = None
+    """true: what `weights` lack is drawn from the seed; left out: refused."""
     hidden: Widths = (32,)
     """Hidden widths of mlp and mlp_normed."""
     outputs: Width | None = None
@@ -87,7 +92,7 @@ class HorizontalPrivacySection(Section):
     """Norm C that each user's vector in a silo is clipped to (each silo's with uldp_naive, each record's with
     uldp_group); without noise too, since sums are of whole numbers in units of it."""
     against: Literal["external", "client", "server"] | None = None
-    """Whose ε `epsilon` and budget.epsilon speak of: whoever sees the released models (left out: this), one silo, or
+    """Whose ε `epsilon` and budget.epsilon speak of: anyone who sees the released models (left out: this), one silo, or
     the server."""
     trust_method: bool | None = None
     """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε

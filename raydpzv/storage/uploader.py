@@ -28,6 +28,36 @@ class StorageTimes:
     first: float = 0.25
 
 
+class _Threads:
+    """Loops beside a run, until they are joined; fail: called with why one of them ended before."""
+
+    def __init__(self, fail: Callable[[Exception], None]) -> None:
+        self._fail, self._ending = fail, threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, *loops: Callable[[], None]) -> None:
+        self._threads = [threading.Thread(target=self._guarded, args=(loop,), daemon=True) for loop in loops]
+        for thread in self._threads:
+            thread.start()
+
+    def every(self, seconds: float) -> Iterator[None]:
+        """Yield after each wait of so many seconds, until the loops are joined."""
+        while not self._ending.wait(seconds):
+            yield
+
+    def join(self) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _guarded(self, loop: Callable[[], None]) -> None:
+        try:
+            loop()
+        except Exception as error:
+            self._fail(error)
+
+
 class FolderUploader:
     """Uploads one folder to a storage. It holds the lease until `released` ends."""
 
@@ -41,8 +71,7 @@ class FolderUploader:
         self._failed: Callable[[], None] = lambda: None
         self._writer: ManifestWriter | None = None
         self._traffic = Traffic()
-        self._ending, self._uploading = threading.Event(), threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._threads, self._uploading = _Threads(self._lost), threading.Lock()
         self.failure: RunError | None = None
         """Why nothing more is uploaded; None: nothing has failed for good."""
 
@@ -71,7 +100,7 @@ class FolderUploader:
         try:
             yield
         finally:
-            self._join()
+            self._threads.join()
             if not isinstance(self.failure, Fenced):
                 try:
                     self._lease.release()
@@ -103,7 +132,7 @@ class FolderUploader:
             self._upload()
         except RunError as error:
             raise InputError(str(error)) from error
-        self._start(self._renew_lease, self._upload_changes)
+        self._threads.start(self._renew_lease, self._upload_changes)
         try:
             yield
         except BaseException as error:
@@ -127,7 +156,7 @@ class FolderUploader:
         return self._traffic.facts(self.uri)
 
     def _finish(self, *, at_failure: bool) -> None:
-        self._join()
+        self._threads.join()
         if self.failure:
             if at_failure:
                 return
@@ -139,35 +168,22 @@ class FolderUploader:
                 raise
             self._warn(str(error))
 
-    def _start(self, *loops: Callable[[], None]) -> None:
-        self._threads = [threading.Thread(target=self._guarded, args=(loop,), daemon=True) for loop in loops]
-        for thread in self._threads:
-            thread.start()
-
-    def _join(self) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
-
-    def _guarded(self, loop: Callable[[], None]) -> None:
-        try:
-            loop()
-        except RaydpzvError as error:
-            self._fail(error if isinstance(error, RunError) else RunError(str(error)))
-        except Exception as error:  # whatever it is, the run must not continue without its uploads
-            self._fail(RunError(f"{self.uri}: {type(error).__name__}: {reason(error)}"))
+    def _lost(self, error: Exception) -> None:
+        """End the run, whatever the error is: it must not continue without its uploads."""
+        if not isinstance(error, RaydpzvError):
+            error = RunError(f"{self.uri}: {type(error).__name__}: {reason(error)}")
+        self._fail(error if isinstance(error, RunError) else RunError(str(error)))
 
     def _fail(self, error: RunError) -> None:
         self.failure = self.failure or error
         self._failed()
 
     def _upload_changes(self) -> None:
-        while not self._ending.wait(self._times.commit):
+        for _ in self._threads.every(self._times.commit):
             self._upload()
 
     def _renew_lease(self) -> None:
-        while not self._ending.wait(self._lease.renewals):
+        for _ in self._threads.every(self._lease.renewals):
             try:
                 self._lease.renew()
             except OSError as error:
@@ -193,7 +209,7 @@ class FolderUploader:
                     if time.monotonic() - start + wait > self._times.retrying:
                         failure = RunError(
                             f"{self.uri}: cannot be written ({reason(error)}); the run's folder on this machine has "
-                            "all of it: see to the storage, and go on with: raydpzv resume FOLDER"
+                            "all of it: see to the storage, and continue with: raydpzv resume FOLDER"
                         )
                         self._fail(failure)
                         raise failure from error

@@ -6,8 +6,8 @@ import importlib.util
 from functools import cache
 
 import numpy as np
-import torch
 
+from raydpzv.lazy_import import torch
 from raydpzv.zo import kernels
 
 _COPY = 1 << 22

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import torch
 
+from raydpzv.lazy_import import torch
 from raydpzv.zo import device, kernels
 from raydpzv.zo.apply_seeds import Base
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from raydpzv.config.catalog import Entry, comparison_entries, grid_entries, is_horizontal, scenario_entries
-from raydpzv.lazy_import import defer
 from raydpzv.registry import DATA_SOURCES, METHODS
 from scenarios import screen
 from scenarios.command_options import ListCommand
@@ -23,13 +22,11 @@ Row = tuple[str, str, str]
 def list_command(options: ListCommand) -> None:
     """Print all there is to run, or a page of Markdown."""
     if options.settings:
-        defer("torch")
         from raydpzv.config.settings_reference import settings_page
 
         print(settings_page())
         return
     if options.papers:
-        defer("torch")
         from raydpzv.compare.printed import comparison_lines
         from raydpzv.config.papers import scenarios_page
 

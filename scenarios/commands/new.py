@@ -226,7 +226,7 @@ def _lists(proposal: Proposal) -> dict[str, Any]:
 
 
 def _scaling(proposal: Proposal) -> dict[str, Any]:
-    """Return centre and spread that bring each column of numbers into -1 to 1."""
+    """Return centre and spread that scale each column of numbers into -1 to 1."""
     ends = {c.name: round_range(c.low, c.high) for c in proposal.features if c.numeric}
     if not ends:
         return {"centre": 0.0, "spread": 1.0}

@@ -7,7 +7,7 @@ from typing import Any
 
 from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer
 from raydpzv.methods.vertical.row_release import RowPrivacy
-from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony, VaflClient, VaflServer
+from raydpzv.methods.vertical.vafl import FirstOrder, StepSizes, Synchrony, VaflClient, VaflServer
 from tests.helpers.vertical_parties import (
     CLIENTS,
     KEY,
@@ -36,7 +36,7 @@ def vafl_clients(
             make_bottom(data, m, descent=settings, clip=privacy.clip if privacy else None),
             batches("server" if shared else m, how),
             privacy,
-            lr_decay=lr_decay,
+            StepSizes(decay=lr_decay),
         )
         for m in range(CLIENTS)
     ]

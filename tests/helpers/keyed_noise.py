@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,14 @@ _DRAWN = integer_release.release_integers
 @contextmanager
 def keyed_noise(scale: float = 1.0) -> Iterator[None]:
     """Let every source of system noise draw from one key; integers get `scale` times the noise that receipts state."""
-    generator, share = (Key(17) / "keyed noise").generator(), scale
+    generator = (Key(17) / "keyed noise").generator()
 
-    def integers(sums_P: np.ndarray, *, scale: float, **rest: Any) -> tuple[np.ndarray, mechanisms.Receipt]:
-        released_P, receipt = _DRAWN(sums_P, scale=scale * share, source=generator.bytes, **rest)
-        return released_P, receipt._replace(source="system", sigma=scale)
+    def integers(
+        sums_P: np.ndarray, how: integer_release.IntegerRelease, **rest: Any
+    ) -> tuple[np.ndarray, mechanisms.Receipt]:
+        drawn = replace(how, multiplier=how.multiplier * scale)
+        released_P, receipt = _DRAWN(sums_P, drawn, source=generator.bytes, **rest)
+        return released_P, receipt._replace(source="system", sigma=how.scale)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer_release, "release_integers", integers)

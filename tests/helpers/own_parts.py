@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import nn
 
 from raydpzv.keys import Key
@@ -21,6 +22,23 @@ def whole(shape: tuple[int, ...], outputs: int, width: int = 4) -> nn.Module:
 
 def bottom(shape: tuple[int, ...], embedding: int, width: int = 4) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *whole((int(np.prod(shape)),), embedding, width))
+
+
+def first_layer(inputs: int = 8, width: int = 4) -> dict[str, torch.Tensor]:
+    """Weights for a part of `whole`."""
+    return {"0.weight": torch.full((width, inputs), 0.1), "0.bias": torch.zeros(width)}
+
+
+def whole_weights() -> dict[str, torch.Tensor]:
+    return first_layer() | {"2.weight": torch.eye(3, 4), "2.bias": torch.zeros(3)}
+
+
+def bottom_bias() -> dict[str, torch.Tensor]:
+    return {"1.bias": torch.zeros(2)}
+
+
+def bottom_weights() -> dict[str, torch.Tensor]:
+    return bottom_bias() | {"1.weight": torch.full((2, 16), 0.1)}
 
 
 def head(clients: int, embedding: int, classes: int, width: int = 4) -> nn.Module:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from raydpzv.privacy import mechanisms
@@ -20,15 +18,6 @@ def release_mean(
     address: Address,
 ) -> tuple[float, Receipt]:
     """Release the mean of these slopes with its receipt."""
-    bound = math.inf if threshold is None else threshold
-    clipped_B, nonfinite = mechanisms.clip_two_sided(slopes_B, bound)
-    return mechanisms.release_sum(
-        float(clipped_B.sum()),
-        batch=slopes_B.numel(),
-        nonfinite=nonfinite,
-        threshold=threshold,
-        divisor=divisor,
-        sigma=sigma,
-        noise=noise,
-        address=address,
-    )
+    how = mechanisms.MeanRelease(threshold, sigma, noise, divisor)
+    clipped_B, nonfinite = mechanisms.clip_two_sided(slopes_B, how.bound)
+    return how.release(mechanisms.ClippedSum(float(clipped_B.sum()), slopes_B.numel(), nonfinite), address)

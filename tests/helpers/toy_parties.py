@@ -19,7 +19,7 @@ from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import LoopHooks, Scoring, Timing, VirtualRun
-from raydpzv.sim.wall import ClientLoop, LockedServerLoop
+from raydpzv.sim.wall import ClientLoop, LockedServerLoop, WallPace
 from raydpzv.wire.messages import Embeddings, Evaluate, Start, TestEmbeddings
 from raydpzv.wire.messages import Rows as RowIds
 from raydpzv.wire.network import Network, instant
@@ -147,7 +147,7 @@ def live_toy(when, server, budget, timeout=30.0, seconds=20.0):
     clock = WallClock.starting_in(0.05)
     wall = LockedServerLoop(server_loop, clock, when.service_seconds, clients)
     roles = [ToyClient(m) for m in range(clients)]
-    loops = [ClientLoop(m, role, wall, when, clock, timeout) for m, role in enumerate(roles)]
+    loops = [ClientLoop(m, role, wall, WallPace(when, clock, timeout)) for m, role in enumerate(roles)]
     threads = [threading.Thread(target=loop.run, daemon=True) for loop in loops]
     for thread in threads:
         thread.start()

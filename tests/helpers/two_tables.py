@@ -22,10 +22,15 @@ from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.privacy import integer_release
-from raydpzv.privacy.integer_release import GRID, IntegerNoise, IntegerRelease, SystemIntegers
+from raydpzv.privacy.integer_release import (
+    GRID,
+    IntegerNoise,
+    IntegerRelease,
+    SystemIntegers,
+    release_integers,
+)
 from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, Receipt, RowNoise, SystemNoise
-from raydpzv.privacy.rounded_gaussian import release_integers
 from raydpzv.privacy.user_release import UserNoiseParts
 from raydpzv.records.publish import publication
 
@@ -286,9 +291,9 @@ def _note_rows(tape: Tape, patch: pytest.MonkeyPatch) -> None:
 def _tape_memoized(tape: Tape, patch: pytest.MonkeyPatch) -> None:
     """Tape the rows that are noised once and for all, in the order in which they are."""
 
-    def once(whole: np.ndarray, **how: Any) -> Any:
-        fresh, receipt = release_integers(whole, **how)
-        if how["divisor"] != 1:
+    def once(whole: np.ndarray, how: IntegerRelease, **of: Any) -> Any:
+        fresh, receipt = release_integers(whole, how, **of)
+        if how.rows != 1:
             return fresh, receipt
         released = tape.release((len(tape.queries),), whole, 2 * GRID, lambda: fresh)
         return released, receipt

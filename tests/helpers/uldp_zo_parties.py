@@ -7,11 +7,12 @@ from typing import Any
 from raydpzv.data.users import Known, UserParts, share_users
 from raydpzv.engine.objective import Objective
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.descriptor import ClientGroupParts
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.horizontal.seeded import SeededPullServer, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, UldpZoServer, uldp_zo_settings
-from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users
+from raydpzv.methods.horizontal.user_sums import mean_over_users
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
 from raydpzv.settings.sections_horizontal import UsersSection
@@ -45,15 +46,13 @@ def work(
     seeded: bool = True,
 ) -> PairWork:
     given = noise(how, multiplier, seeded=seeded)
-    return PairWork(
-        objectives or [toy.objective()],
-        uldp_zo_settings(how, toy.KEY),
-        UserSums(parts, given, how),
-        history,
-        local_lr=how.local_lr,
-        unit=mean_over_users(given, how.sampling),
+    all_of_it = ClientGroupParts(
+        *(objectives or [toy.objective()], parts, toy.KEY),
+        updates=history,
+        users=given,
         recorded=recorded,
     )
+    return PairWork(all_of_it, how)
 
 
 def silos(how: UldpZoConfig, history: UpdateSource, **options: Any) -> SharedClients:

@@ -16,11 +16,11 @@ from raydpzv.engine.split_model import BottomTraining, HeadSettings, HeadTrainin
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
 from raydpzv.methods.vertical.base import ServerSizes
-from raydpzv.methods.vertical.dpzv import DpzvClient, DpzvServer, MeanRelease, ZerothOrder
+from raydpzv.methods.vertical.dpzv import DpzvClient, DpzvServer, ZerothOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import mlp as mlp_head
-from raydpzv.privacy.mechanisms import Noise, NoNoise
+from raydpzv.privacy.mechanisms import MeanRelease, Noise, NoNoise
 from raydpzv.zo.update import Rule
 
 KEY = Key(11)
@@ -98,7 +98,7 @@ def dpzv_server(
         make_top(data, head),
         replace(SIZES, fixed_batches=fixed_batches),
         settings,
-        MeanRelease(clip, sigma, noise or NoNoise()),
+        MeanRelease(clip, sigma, noise or NoNoise(), SIZES.batch),
     )
 
 

@@ -1,72 +1,54 @@
-"""A deferred library is loaded by the first look inside it, by whatever way it is imported, and not before."""
+"""A lazy library is loaded by the first look inside it and not before, and leaves no stand-in behind."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from raydpzv.lazy_import import defer
+from raydpzv.lazy_import import Lazy
 
-LIBRARY = "library_for_test_deferred"
+LIBRARY = "library_for_test_lazy"
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = tmp_path / LIBRARY
-    folder.mkdir()
-    (folder / "__init__.py").write_text(
-        f"import sys\nvalue = 3\nloaded = sys.modules.get('{LIBRARY}.part')\nassert loaded is None\n"
-        f"import {LIBRARY}\nassert {LIBRARY}.value == 3\n"
-    )
-    (folder / "part.py").write_text(f"import {LIBRARY}\nvalue = {LIBRARY}.value + 1\n")
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    source = tmp_path / f"{LIBRARY}.py"
+    source.write_text("import time\ntime.sleep(0.1)\nvalue = [3]\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield folder
-    for name in [name for name in sys.modules if name.startswith(LIBRARY)]:
-        del sys.modules[name]
+    yield source
+    sys.modules.pop(LIBRARY, None)
 
 
-def loaded() -> bool:
-    return "value" in vars(sys.modules[LIBRARY])
+def test_the_first_look_inside_loads_it(source: Path) -> None:
+    library = Lazy(LIBRARY)
+    assert LIBRARY not in sys.modules
+    assert library.value is sys.modules[LIBRARY].value
+    assert vars(library)["value"] is sys.modules[LIBRARY].value
 
 
-def test_importing_it_does_not_load_it_and_looking_inside_does(library: Path) -> None:
-    defer(LIBRARY)
-    namespace: dict[str, object] = {}
-    exec(f"import {LIBRARY}\nimport {LIBRARY} as again", namespace)
-    assert not loaded()
-    assert sys.modules[LIBRARY].value == 3
-    assert loaded()
-    assert type(sys.modules[LIBRARY]) is type(sys)
-    assert namespace["again"] is sys.modules[LIBRARY]
+def test_threads_that_look_at_the_same_time_get_the_whole_library(source: Path) -> None:
+    library = Lazy(LIBRARY)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: library.value, range(4)))
+    assert all(value is found[0] for value in found)
 
 
-@pytest.mark.parametrize(
-    "code", [f"from {LIBRARY} import part", f"import {LIBRARY}.part", f"from {LIBRARY}.part import value"]
-)
-def test_importing_a_part_of_it_loads_it_first(library: Path, code: str) -> None:
-    defer(LIBRARY)
-    exec(code, {})
-    assert loaded()
-    assert sys.modules[f"{LIBRARY}.part"].value == 4
-
-
-def test_one_that_fails_to_load_is_loaded_anew_by_the_next_import(library: Path) -> None:
-    source = (library / "__init__.py").read_text()
-    (library / "__init__.py").write_text("raise OSError('broken')\n")
-    defer(LIBRARY)
+def test_a_library_that_fails_to_load_is_loaded_by_the_next_look(source: Path) -> None:
+    library, good = Lazy(LIBRARY), source.read_text()
+    source.write_text("raise OSError('broken')\n")
     with pytest.raises(OSError, match="broken"):
-        _ = sys.modules[LIBRARY].value
-    (library / "__init__.py").write_text(source + "# of another length\n")
-    exec(f"import {LIBRARY}", {})
-    assert loaded()
+        _ = library.value
+    source.write_text(good)
+    assert library.value == [3]
 
 
-def test_what_is_loaded_already_or_not_installed_is_left_alone() -> None:
-    before = sys.modules["pytest"]
-    defer("pytest")
-    assert sys.modules["pytest"] is before
-    defer("a_library_that_nobody_has")
-    assert "a_library_that_nobody_has" not in sys.modules
+def test_an_unknown_attribute_is_an_attribute_error_and_an_unknown_library_an_import_error(
+    source: Path,
+) -> None:
+    assert not hasattr(Lazy(LIBRARY), "nothing")
+    with pytest.raises(ModuleNotFoundError):
+        _ = Lazy("a_library_that_nobody_has").value

@@ -19,7 +19,7 @@ import numpy as np
 from raydpzv.data.sources import Source
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import SpecError
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import ReleasedOnGrid
 from raydpzv.methods.horizontal.compression import Whole
 from raydpzv.methods.horizontal.fedavg import FedAvgServer
@@ -28,7 +28,7 @@ from raydpzv.methods.horizontal.rounds import cohorts
 from raydpzv.methods.horizontal.user_sums import blocks, release_of, users_of
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.models.losses import Loss
-from raydpzv.privacy.user_release import Integers, user_integers
+from raydpzv.privacy.user_release import Integers, UserPlan, user_integers
 from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.settings.bounds import Bounds, Positive
 from raydpzv.settings.sections_horizontal import HorizontalSections

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raydpzv.engine.objective import Objective
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import ReleasedOnGrid
 from raydpzv.methods.horizontal.dropout import attempt_of
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.user_sums import (
+    SiloSum,
     UserSumServer,
     noised,
     release_of,
     users_of,
 )
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.privacy.user_release import user_integers
+from raydpzv.privacy.user_release import UserPlan, user_integers
 from raydpzv.settings.bounds import Positive
 
 
@@ -52,7 +53,7 @@ class NaiveSilos(ObjectiveThreads):
         update_1d = objective.descents(x, [batches], self._config.lr)
         integers_1d, nonfinite = user_integers(update_1d, clip=release.clip, bits=release.bits)
         everybody = attempt_of(order, self._parts.clients)
-        return noised(self._noise, integers_1d[0], silo, everybody, 1, nonfinite)
+        return noised(self._noise, SiloSum(integers_1d[0], 1, nonfinite), silo, everybody)
 
 
 def _server(parts: HorizontalServerParts, config: UldpNaiveConfig) -> UserSumServer:

@@ -12,8 +12,8 @@ wire depends on KP alone.
 Asynchronous: a silo that wakes pulls what it missed and releases its own sum, with one of S shares of the noise and
 seeds of its own, as an update by itself.
 
-What the ledger holds was released. A run that resumes makes those updates again from there, and no silo tells anything
-new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
+What the ledger holds was released. A run that resumes makes those updates again from there, and no silo reveals
+anything new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
 """
 
 # S silos, U users, n pairs of a silo, K local steps, P perturbations, d parameters
@@ -54,7 +54,7 @@ from raydpzv.methods.horizontal.seeded_clients import (
     seeds_to_try,
 )
 from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users, release_of, sum_of
-from raydpzv.methods.replica import Replica, UpdateSource
+from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Bounds, Positive
@@ -89,23 +89,18 @@ class UldpZoConfig(Directed, SumsOverUsers):
 class PairWork(LocalWork):
     """Work of silos at one model: their pairs' vectors, summed and noised.
 
-    unit: what one unit of a sum is worth in an update. recorded: updates in the history when the run was taken up.
+    parts: with the ledger's updates, of which those that were recorded before the run was taken up have their scalars.
     """
 
-    def __init__(
-        self,
-        objectives: Sequence[Objective],
-        settings: SeededSettings,
-        sums: UserSums,
-        history: UpdateSource,
-        *,
-        local_lr: float,
-        unit: float,
-        recorded: int = 0,
-    ) -> None:
-        super().__init__(objectives)
-        self._settings, self._sums, self._history = settings, sums, history
-        self._local_lr, self._unit, self._recorded = local_lr, unit, recorded
+    def __init__(self, parts: ClientGroupParts, config: UldpZoConfig) -> None:
+        super().__init__(parts.objectives)
+        assert parts.updates is not None
+        self._settings, self._local_lr = uldp_zo_settings(config, parts.key), config.local_lr
+        self._sums = UserSums(parts.parts, parts.users, config)
+        self._unit = mean_over_users(
+            parts.users, config.sampling
+        )  # what one unit of a sum is worth in an update
+        self._history, self._recorded = parts.updates, parts.recorded
 
     def vectors(
         self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: Sequence[np.ndarray]
@@ -230,16 +225,7 @@ def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer 
 def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:
     assert parts.replica is not None
     assert parts.updates is not None
-    work = PairWork(
-        parts.objectives,
-        uldp_zo_settings(config, parts.key),
-        UserSums(parts.parts, parts.users, config),
-        parts.updates,
-        local_lr=config.local_lr,
-        unit=mean_over_users(parts.users, config.sampling),
-        recorded=parts.recorded,
-    )
-    return SharedClients(parts.replica, parts.updates, work)
+    return SharedClients(parts.replica, parts.updates, PairWork(parts, config))
 
 
 def _contradictions(config: UldpZoConfig, sections: HorizontalSections) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Source: Kato et al., "Uldp-FL: federated learning with across-silo user-level differential privacy" (2023), Algorithm 3
 with its weights, and user sampling. Sums are of integers, so that their sensitivity is exact
 (`raydpzv.privacy.user_release`). A user's integers are a function of the model, of the user's own records in the silo
-and of public values: the same bits whoever else is there. Silos that stay away from a round add nothing to it.
+and of public values: the same bits with any other users. Silos that stay away from a round add nothing to it.
 """
 
 # S silos, U users, n pairs of a silo, d parameters, D numbers of a release
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,8 +78,8 @@ class UserSums:
 
     def total(
         self, silo: int, round: int, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
-    ) -> tuple[Integers, int, int]:
-        """Return a silo's sum Σ_u w_su E_su before its noise, int64 [D], the pairs in it, and those not finite.
+    ) -> SiloSum:
+        """Return a silo's sum Σ_u w_su E_su before its noise.
 
         vectors: makes the vectors of the pairs at some places, float [m, D], each of its own pair's records alone;
         it is asked for as many at a time as fit into memory.
@@ -90,7 +90,7 @@ class UserSums:
         for block, integers_mD, bad in self._integers(silo, places, size, vectors):
             total += self._weighed(integers_mD, silo, users[block]).sum(0)
             nonfinite += bad
-        return total, len(places), nonfinite
+        return SiloSum(total, len(places), nonfinite)
 
     def upload(self, order: Order, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]) -> Upload:
         """Return what comes of a silo in an attempt at a round.
@@ -103,9 +103,8 @@ class UserSums:
             integers = ((found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors))
             made = self._private.upload(silo, attempt, size, integers, sample_of(order))
         else:
-            total, pairs, nonfinite = self.total(silo, attempt.round, size, vectors)
-            drawn = self._record(attempt.round)
-            made = noised(self._noise, total, silo, attempt, pairs, nonfinite, drawn)
+            summed = self.total(silo, attempt.round, size, vectors)
+            made = noised(self._noise, summed, silo, attempt, self._record(attempt.round))
             if self._masked:
                 made = self._masked.upload(made, attempt)
         made = made._replace(attempt=attempt)
@@ -132,20 +131,23 @@ class UserSums:
         return np.where(integers_mD < 0, -sizes_mD, sizes_mD)
 
 
+class SiloSum(NamedTuple):
+    """A silo's sum of integers before its noise, int64 [D], the pairs in it, and those of them not finite."""
+
+    total: Integers
+    pairs: int
+    nonfinite: int
+
+
 def noised(
-    noise: UserNoiseParts,
-    total: Integers,
-    silo: int,
-    attempt: Attempt,
-    pairs: int,
-    nonfinite: int,
-    drawn: np.ndarray | None = None,
+    noise: UserNoiseParts, summed: SiloSum, silo: int, attempt: Attempt, drawn: np.ndarray | None = None
 ) -> Upload:
     """Return a silo's upload: the sum with the silo's share of the noise, and the receipt of it.
 
     drawn: the users that take part in the round, in whatever silo; None: all.
     """
     address, parties = (silo, attempt.round, attempt.number), len(attempt.silos)
+    total, pairs, nonfinite = summed
     share, receipt = noise.share(len(total), parties, address, pairs=pairs, nonfinite=nonfinite)
     releases = (Release(0, math.nan, receipt, ids=drawn),) if receipt else ()
     return Upload(silo, attempt.round - 1, UserSum(total + share), releases=releases)

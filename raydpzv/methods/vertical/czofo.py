@@ -26,7 +26,7 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import StepSizesAt, schedule_of
 from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, gradient_top, sizes
 from raydpzv.methods.vertical.row_release import Calibration, RowPrivacy, row_privacy
-from raydpzv.methods.vertical.vafl import VaflClient
+from raydpzv.methods.vertical.vafl import StepSizes, VaflClient
 from raydpzv.settings.bounds import Bits, Momentum, Perturbations, Positive
 from raydpzv.wire.messages import (
     Body,
@@ -127,7 +127,7 @@ class CzofoClient(VaflClient):
         key: Key,
         privacy: RowPrivacy | None = None,
     ) -> None:
-        super().__init__(client, bottom, batches, privacy, lr=schedule_of(config, "lr"))
+        super().__init__(client, bottom, batches, privacy, StepSizes(schedule_of(config, "lr")))
         self._config, self._directions = config, SharedDirections(config, key)
         self._shape = (0, 0)
 

@@ -28,7 +28,7 @@ from raydpzv.methods.roles import Metrics, Order, Release, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, SplitClient, sizes
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
-from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
+from raydpzv.privacy.mechanisms import ClippedSum, GradientRelease, MeanRelease
 from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
 from raydpzv.wire.messages import Acknowledged, LedgerHistory, PerturbedEmbeddings, Slopes, TestEmbeddings
 from raydpzv.zo.directions import Law
@@ -172,17 +172,8 @@ class DpzvClient(SplitClient):
             self._tail.add(self.bottom.parameters())
 
 
-@dataclass(frozen=True)
-class MeanRelease:
-    """Clipping threshold C (None: no clip), noise deviation σ on the mean, and the noise's source."""
-
-    clip: float | None
-    sigma: float
-    noise: Noise
-
-
 class DpzvServer(CachingServer):
-    """Answers every upload with one noised scalar for each direction; B is the divisor of every released mean."""
+    """Answers every upload with one noised scalar for each direction."""
 
     def __init__(self, top: Top, sizes: ServerSizes, settings: ZerothOrder, privacy: MeanRelease) -> None:
         super().__init__(top, sizes, sent=2 * settings.perturbations)
@@ -194,30 +185,20 @@ class DpzvServer(CachingServer):
         if not isinstance(body, PerturbedEmbeddings):
             raise TypeError(f"a DPZV server cannot serve {type(body).__name__}")
         self.begin_round()
-        clip = self._privacy.clip
         served = self.top.two_point(
             *(upload.client, body, self._round),
             smoothing=self._smoothing,
-            clip=math.inf if clip is None else clip,
+            clip=self._privacy.bound,
         )
         releases = tuple(
-            self._release(p, total, bad, upload)
+            self._release(p, ClippedSum(total, len(upload.ids), bad), upload)
             for p, (total, bad) in enumerate(zip(served.sums, served.nonfinite, strict=True))
         )
         slopes = Slopes(np.array([r.value for r in releases], np.float32))
         return [self.answer(upload, slopes, releases=releases, cache=served.cache, loss=served.loss)]
 
-    def _release(self, perturbation: int, total: float, nonfinite: int, upload: Upload) -> Release:
-        value, receipt = release_sum(
-            total,
-            batch=len(upload.ids),
-            nonfinite=nonfinite,
-            threshold=self._privacy.clip,
-            divisor=self.sizes.batch,
-            sigma=self._privacy.sigma,
-            noise=self._privacy.noise,
-            address=(upload.client, upload.step, perturbation),
-        )
+    def _release(self, perturbation: int, summed: ClippedSum, upload: Upload) -> Release:
+        value, receipt = self._privacy.release(summed, (upload.client, upload.step, perturbation))
         if not math.isfinite(value):
             raise Diverged(
                 f"a release must be finite, but the one for client {upload.client}, step {upload.step} is {value}: "
@@ -377,9 +358,9 @@ def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | IntegerServe
     head = two_point_head(config)
     if parts.noise.integers is not None:
         return _integer_server(parts, config, head)
-    top = parts.top(head)
-    release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
-    return DpzvServer(top, sizes(parts, config), zeroth_order(config, parts.updates), release)
+    noise, known = parts.noise, sizes(parts, config)
+    release = MeanRelease(noise.clip, noise.sigma, noise.of_means(), known.batch)
+    return DpzvServer(parts.top(head), known, zeroth_order(config, parts.updates), release)
 
 
 def _integer_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> IntegerServer:

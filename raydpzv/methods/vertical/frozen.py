@@ -165,8 +165,8 @@ def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
 
 def _noise(config: FrozenConfig) -> NoisePlan | None:
     if config.server == "dp_sgd":
-        return NoisePlan("mean", hidden=False, head="dp_sgd", proved_heads=("dp_sgd",), head_alone=True)
-    return NoisePlan("embedding", hidden=False, memoized=True) if config.server == "discriminant" else None
+        return NoisePlan("mean", hidden=False, head="dp_sgd", proved_heads=("dp_sgd",), proves="head")
+    return NoisePlan("embedding", hidden=False, proves="rows") if config.server == "discriminant" else None
 
 
 def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:

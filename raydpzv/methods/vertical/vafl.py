@@ -14,14 +14,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
-from raydpzv.engine.torch_engine import inner_layers
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
@@ -119,8 +117,17 @@ class OtherRows:
         return (self.key / step).generator().choice(left, min(self.count, len(left)), replace=False)
 
 
+class StepSizes(NamedTuple):
+    """A client's step sizes by the update that answers it, and their decay, K_0 of `step_scale`."""
+
+    lr: Schedule | None = None
+    decay: int | None = None
+
+
 class VaflClient(SplitClient):
     """Uploads the embeddings of its batch and backpropagates the gradient that it gets for them."""
+
+    answers_queries = False
 
     def __init__(
         self,
@@ -128,23 +135,13 @@ class VaflClient(SplitClient):
         bottom: Bottom,
         batches: Batches,
         privacy: RowPrivacy | None = None,
-        *,
-        answers_queries: bool = False,
-        lr: Schedule | None = None,
-        lr_decay: int | None = None,
+        steps: StepSizes = StepSizes(),  # noqa: B008  (a tuple)
         others: OtherRows | None = None,
     ) -> None:
-        super().__init__(client, bottom, lr)
-        self.answers_queries, self._lr_decay, self._others = answers_queries, lr_decay, others
-        self._batches = batches
+        super().__init__(client, bottom, steps.lr)
+        self._batches, self._others, self._lr_decay = batches, others, steps.decay
         self._release = EmbeddingRelease(privacy or RowPrivacy())
         self._queries = 0
-
-    def process(self, order: Order) -> Upload:
-        """Apply the order and return the next upload; a query or an evaluation changes nothing."""
-        if isinstance(order.body, Query):
-            return self._fresh(order.body.ids)
-        return super().process(order)
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η (∇_w h · ∇_h ℓ + ∇r(w_m)). VAFL Eq. (4a)."""
@@ -177,6 +174,18 @@ class VaflClient(SplitClient):
             others = self._others.draw(step, ids)
             body = EmbeddingsAndMore(ids, sent_BE, others, self.bottom.embed(others))
         return Upload(self.client, step, body, releases=releases)
+
+
+class QueriedClient(VaflClient):
+    """Answers queries for fresh embeddings, too."""
+
+    answers_queries = True
+
+    def process(self, order: Order) -> Upload:
+        """Apply the order and return the next upload; a query or an evaluation changes nothing."""
+        if isinstance(order.body, Query):
+            return self._fresh(order.body.ids)
+        return super().process(order)
 
     def _fresh(self, ids: np.ndarray) -> Upload:
         """Return these rows' embeddings by the model as it is: noised anew, which is a release of its own."""
@@ -221,7 +230,7 @@ class QueryFirstClient(VaflClient):
 class Synchrony:
     """When the server steps: on every upload (wait_for = 1), or on those of t clients together (Algorithm 2).
 
-    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, whoever comes last.
+    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, in any order of arrival.
     max_delay: D, a cached embedding older than that many rounds is queried afresh first.
     """
 
@@ -408,15 +417,13 @@ def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
     """Return a client that backpropagates what it gets."""
     privacy = row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise, config.layer_law)
     descent = FirstOrder(config.lr, config.momentum, config.l2)
-    return (QueryFirstClient if config.query_first else VaflClient)(
-        *(parts.client, parts.bottom(BottomTraining(descent=descent, clip=privacy.clip))),
-        parts.batches(config, shared=config.synchrony == "synchronous"),
-        privacy,
-        answers_queries=config.max_delay is not None,
-        lr=schedule_of(config, "lr"),
-        lr_decay=config.lr_decay,
-        others=_other_rows(parts, config),
-    )
+    bottom = parts.bottom(BottomTraining(descent=descent, clip=privacy.clip))
+    batches = parts.batches(config, shared=config.synchrony == "synchronous")
+    steps = StepSizes(schedule_of(config, "lr"), config.lr_decay)
+    kind = VaflClient if config.max_delay is None else QueriedClient
+    if config.query_first:
+        kind = QueryFirstClient
+    return kind(parts.client, bottom, batches, privacy, steps, _other_rows(parts, config))
 
 
 def _other_rows(parts: ClientParts, config: VaflConfig) -> OtherRows | None:
@@ -477,8 +484,7 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
         yield 'budget.epsilon: with method.noise_on = "gradient" goes without method.max_delay and method.query_first'
 
 
-def _fits(config: VaflConfig, module: torch.nn.Module) -> None:
-    inner = len(inner_layers(module))
+def _fits(config: VaflConfig, inner: int) -> None:
     if len(config.layer_noise) > inner:
         raise SpecError(
             f"method.layer_noise: wanted at most {inner} numbers, one for each layer of the bottom model before its "
@@ -491,7 +497,7 @@ def _unreplayable(config: VaflConfig) -> str | None:
         return None
     setting = "method.query_first" if config.query_first else "method.max_delay"
     return (
-        f"what its queries were answered with ({setting}) hangs on the times of its messages, which a replay "
+        f"what its queries were answered with ({setting}) depends on the times of its messages, which a replay "
         "does not have; with the virtual clock the same scenario runs to the same bits"
     )
 

@@ -288,7 +288,7 @@ def test_an_interrupted_audit_ends_in_one_line(demo, monkeypatch, tmp_path):
     def interrupted(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scenarios.commands.audit.audit_ledger", interrupted)
+    monkeypatch.setattr("raydpzv.audit.audit_run.audit_ledger", interrupted)
     result = call(demo, "--out", tmp_path / "page")
     assert (result.exit_code, result.stderr) == (130, "raydpzv: interrupted\n")
     assert not (tmp_path / "page").exists()

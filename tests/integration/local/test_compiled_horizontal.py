@@ -28,9 +28,6 @@ from tests.helpers.small_horizontal import SEEDED, small
 WITHOUT_TORCH = """
 import pickle, sys
 from functools import partial
-from raydpzv.lazy_import import defer
-
-defer("torch")
 from raydpzv.experiment.model_evaluator import WeightsEvaluator
 from raydpzv.ledger.ledger import begin_ledger
 
@@ -43,7 +40,7 @@ for prepared in pickle.load(sys.stdin.buffer):
     look = WeightsEvaluator(prepared, server, "cpu").evaluate
     if prepared.seeded:
         look = lambda version: prepared.held_out().scored(partial(group.evaluate, version))
-    print(look(2).loss, type(sys.modules["torch"]).__name__)
+    print(look(2).loss, "torch" in sys.modules)
 """
 
 
@@ -63,7 +60,7 @@ def test_servers_and_hosts_work_without_torch() -> None:
     assert len(lines) == len(specs)
     for spec, (loss, kind) in zip(specs, lines, strict=True):
         assert 0 < float(loss) < 10, spec.method.name
-        assert kind == "_Deferred", f"{spec.method.name} used something of torch, which was imported for it"
+        assert kind == "False", f"{spec.method.name} used something of torch, which was imported for it"
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "fedavg", "fedzo"])

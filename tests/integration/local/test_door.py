@@ -308,6 +308,20 @@ def test_test_views_are_matched_by_name():
         raydpzv.vertical("mlp", one[0], y, test=([x[:, :2], x[:, 2:]], y), **settings)
 
 
+def test_shuffled_views_with_ids_learn_the_same_model():
+    x = np.linspace(-1, 1, 160, dtype=np.float32).reshape(40, 4) % 0.7
+    y, order, ids = np.arange(40) % 2, (Key(0) / "order").generator().permutation(40), np.arange(40)
+    views, shuffled = {"a": x[:, :2], "b": x[:, 2:]}, {"a": x[:, :2], "b": x[order, 2:]}
+    settings = {"updates": 4, "batch": 8, "embedding": 2}
+    plain = raydpzv.run(raydpzv.vertical("linear", views, y, test=(views, y), **settings))
+    joined = {"ids": {"a": ids, "b": ids[order]}, "test": (shuffled, y, {"a": ids, "b": ids[order]})}
+    assert digests(raydpzv.run(raydpzv.vertical("linear", shuffled, y, **joined, **settings))) == digests(
+        plain
+    )
+    other = raydpzv.run(raydpzv.vertical("linear", shuffled, y, test=(views, y), **settings))
+    assert digests(other) != digests(plain)
+
+
 def test_options_of_a_model_of_the_program_are_refused():
     x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
     with pytest.raises(SpecError, match=r'model\.options: "logistic" is no model of your own'):

@@ -82,6 +82,7 @@ PRIVATE_WEIGHTS = (
 USERS = ("split.how=users", "users.count=12", "data.train_rows=200")
 
 OWN = "tests.helpers.own_parts:"
+WHOLE = (f"model.kind={OWN}whole", f"data.source={OWN}rows", "data.scale=none", "split.how=iid")
 OWN_ROWS = (f"data.source={OWN}rows", "data.scale=none")
 
 PUBLIC = ("data.scale=public", "data.centre=1.0", "data.spread=2.0")
@@ -152,6 +153,12 @@ VERTICAL = COMMON | {
     "model.bottoms": Change('["linear", "mlp", "linear", "mlp"]'),
     "model.options": Change("{width = 5}", (f"model.bottom={OWN}bottom",)),
     "model.head_options": Change("{width = 5}", (f"model.head={OWN}head",)),
+    "model.weights": Change(f'{{0 = "{OWN}bottom_weights"}}', ("model.bottom=linear",)),
+    "model.partial_weights": Change(
+        "false",
+        ("model.bottom=linear", f'model.weights={{0="{OWN}bottom_bias"}}', "model.partial_weights=true"),
+        refused="missing: 1.weight",
+    ),
     "model.hidden": Change("[6]"),
     "model.head": Change('"linear"'),
     "model.head_hidden": Change("[6, 5]"),
@@ -222,6 +229,12 @@ HORIZONTAL = COMMON | {
     "data.options": Change("{shift = 3.0}", (*OWN_ROWS, "split.how=iid")),
     "model.kind": Change('"logistic"'),
     "model.options": Change("{width = 5}", (f"model.kind={OWN}whole", *OWN_ROWS, "split.how=iid")),
+    "model.weights": Change(f'"{OWN}whole_weights"', WHOLE),
+    "model.partial_weights": Change(
+        "false",
+        (*WHOLE, f"model.weights={OWN}first_layer", "model.partial_weights=true"),
+        refused="missing: 2.weight",
+    ),
     "model.hidden": Change("[6]"),
     "model.outputs": Change("12"),
     "clock.kind": Change('"wall"', (*PULLS, "arrivals.rate=500")),
@@ -310,12 +323,12 @@ PARTS = [
 ]
 """Settings that head and clients both use: each part alone, since the other would hide that it is cut off."""
 EXCEPTIONS = {
-    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py",
+    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_losses.py",
     (
         "horizontal",
         "resources.restarts",
-    ): "matters when an actor dies: tests/integration/ray/test_horizontal.py",
-    ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_horizontal.py",
+    ): "matters when an actor dies: tests/integration/ray/test_losses.py",
+    ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_losses.py",
     ("vertical", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
     ("horizontal", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
     ("vertical", "split.names"): "what people read: tests/integration/local/test_door.py",

@@ -13,8 +13,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import NotRecomputable
-from raydpzv.experiment.rebuild import rebuild_client
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import rebuild_client, replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy import integer_release
@@ -157,8 +157,8 @@ def test_no_sum_before_its_noise_and_no_draw_is_in_any_byte_of_the_folder(rows, 
     drawn, sums = [], []
 
     def watched(release):
-        def told(sums_P, **how):
-            found, receipt = release(sums_P, **how)
+        def told(sums_P, how, **of):
+            found, receipt = release(sums_P, how, **of)
             sums.append(sums_P)
             drawn.append(found - sums_P)
             return found, receipt

@@ -9,8 +9,8 @@ import pytest
 
 import raydpzv
 from raydpzv.experiment.finalize import Run
-from raydpzv.experiment.rebuild import check_rebuilt, rebuild_client, rebuild_clients
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import check_rebuilt, rebuild_client, rebuild_clients, replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.ledger import Ledger
@@ -240,7 +240,7 @@ def test_a_private_head_is_averaged_over_the_same_releases(rows):
 @pytest.mark.parametrize("made", ["joint", "joint-torch"], indirect=True)
 @pytest.mark.parametrize("tail_begun", [False, True])
 def test_a_lost_client_is_rebuilt_with_its_mean(made, tail_begun):
-    """From the ledger, before and in the tail; it goes on to the same mean as the one that was not lost."""
+    """From the ledger, before and in the tail; it continues to the same mean as the one that was not lost."""
     run, experiment, folder, begin = made
     whole, lost = experiment.clients[0].make(), experiment.clients[0].make()
     with Ledger.open(folder / "ledger") as ledger:

@@ -7,7 +7,7 @@ import pytest
 import scenarios
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import replay
 from raydpzv.experiment.runner import continued, run, run_local
 
 CHANGE = 13

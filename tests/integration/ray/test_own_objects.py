@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from torch import nn
 
 import raydpzv
+from raydpzv import foreign
+from raydpzv.errors import SpecError
+from raydpzv.records.run_folder import RunFolder
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -28,11 +33,8 @@ SCENARIOS = {
         Net, (X, Y), clients=Y, updates=8, lr=0.1, resources={"hosts": 2}
     ),
     "vertical": lambda: raydpzv.vertical(
-        bottom, {"a": X[:, :3], "b": X[:, 3:].reshape(60, 5, 1)}, Y, updates=30, batch=16, embedding=3
-    ),
-    "own head": lambda: raydpzv.vertical(
         bottom,
-        [X[:, :3], X[:, 3:]],
+        {"a": X[:, :3], "b": X[:, 3:].reshape(60, 5, 1)},
         Y,
         head=lambda classes: nn.Linear(6, classes),
         updates=20,
@@ -49,3 +51,33 @@ def test_own_objects_give_the_same_bits_on_actors(kind):
     assert there.summary["digest"] == here.summary["digest"]
     for name, values in here.models.items():
         np.testing.assert_array_equal(there.models[name], values)
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_comparison_and_a_search_of_own_objects_have_the_same_bits_on_ray(tmp_path):
+    scenario = SCENARIOS["own head"]()
+    digest = raydpzv.run(scenario).summary["digest"]
+    compared = raydpzv.compare(scenario, tmp_path / "compared", seeds=[0], runner="ray", jobs=1)
+    made = [row["run"] for row in compared.runs.to_pylist() if not row["control"]]
+    assert RunFolder.open(tmp_path / "compared" / "runs" / made[0]).summary()["digest"] == digest
+    found = raydpzv.tune(scenario, {"seed": {"grid": [0]}}, tmp_path / "found", runner="ray", jobs=1)
+    assert found.table["digest"].to_pylist() == [digest]
+
+
+@pytest.mark.parametrize("verb", ["compare", "tune"])
+def test_an_object_that_cannot_travel_is_refused_before_anything_is_written(tmp_path, verb):
+    lock = threading.Lock()
+
+    def bound(outputs: int) -> nn.Module:
+        with lock:
+            return nn.Linear(8, outputs)
+
+    unsendable = raydpzv.horizontal("mlp", (X, Y), clients=3, updates=2)
+    monitored = unsendable.model_copy(
+        update={"model": unsendable.model.model_copy(update={"kind": "here:bound-1"})}
+    )
+    foreign._OBJECTS["here:bound-1"] = bound
+    rest = {"compare": (), "tune": ({"seed": {"grid": [0]}},)}[verb]
+    with pytest.raises(SpecError, match="cannot be sent to another process"):
+        getattr(raydpzv, verb)(monitored, *rest, out=tmp_path / "none", runner="ray")
+    assert not (tmp_path / "none").exists()

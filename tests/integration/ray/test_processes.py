@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,30 +26,30 @@ from raydpzv.experiment.vertical import prepare_vertical
 ROOT = Path(__file__).parents[3]
 HEAVY = ("scipy", "matplotlib", "pandas", "dp_accounting", "sklearn", "numba", "jinja2")
 BEFORE_IT_WORKS = """
-import pickle, sys
+import importlib, json, os, pickle, sys
 from actors.actor_reuse import ActorProcess
-holder, names = ActorProcess(), sys.argv[2].split(",")
-with open(sys.argv[3], "rb") as file:
-    arguments = pickle.load(file)
-import importlib
-importlib.import_module(sys.argv[1])
-print([name for name in names if name in sys.modules])
+for actor, module, forbidden, arguments in json.loads(sys.argv[1]):
+    if os.fork():
+        assert os.wait()[1] == 0
+        continue
+    holder = ActorProcess()
+    with open(arguments, "rb") as file:
+        arguments = pickle.load(file)
+    importlib.import_module(module)
+    print(actor, [name for name in forbidden if name in sys.modules], flush=True)
+    os._exit(0)
 """
-"""An actor's steps before its object is made: unpickle the arguments, import the class."""
+"""An actor's steps before its object is made, in a process for each: unpickle the arguments, import the class."""
+FORBIDDEN = {
+    ClientActor: (*HEAVY, "torch", "pyarrow.parquet"),
+    VerticalServerActor: (*HEAVY, "torch"),
+    LedgerActor: (*HEAVY, "torch", "pydantic"),
+    ClientGroupActor: (*HEAVY, "torch", "pyarrow.lib"),
+    HorizontalServerActor: (*HEAVY, "torch"),
+}
 
 
-@pytest.mark.parametrize(
-    ("actor", "forbidden"),
-    [
-        (ClientActor, (*HEAVY, "torch._C", "pyarrow.parquet")),
-        (VerticalServerActor, (*HEAVY, "torch._C")),
-        (LedgerActor, (*HEAVY, "torch._C", "pydantic")),
-        (ClientGroupActor, (*HEAVY, "torch._C", "pyarrow.lib")),
-        (HorizontalServerActor, (*HEAVY, "torch._C")),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_an_actor_imports_what_its_role_needs_alone(actor, forbidden, tmp_path):
+def test_an_actor_imports_what_its_role_needs_alone(tmp_path):
     experiment = prepare_vertical(scenarios.load("digits_dpzv"))
     horizontal = prepare_horizontal(scenarios.load("digits_decomfl"))
     made_of = {
@@ -56,14 +57,18 @@ def test_an_actor_imports_what_its_role_needs_alone(actor, forbidden, tmp_path):
         VerticalServerActor: experiment,
         ClientGroupActor: horizontal,
         HorizontalServerActor: horizontal,
-    }.get(actor)
-    (tmp_path / "arguments").write_bytes(ray.cloudpickle.dumps(made_of))
-    command = [sys.executable, "-c", BEFORE_IT_WORKS, actor.__module__, ",".join(forbidden)]
+    }
+    todo = []
+    for actor, forbidden in FORBIDDEN.items():
+        path = tmp_path / actor.__name__
+        path.write_bytes(ray.cloudpickle.dumps(made_of.get(actor)))
+        todo.append((actor.__name__, actor.__module__, forbidden, str(path)))
     ended = subprocess.run(
-        [*command, str(tmp_path / "arguments")],
+        [sys.executable, "-c", BEFORE_IT_WORKS, json.dumps(todo)],
         capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
     )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [f"{actor.__name__} []" for actor in FORBIDDEN]
 
 
 class Told:
@@ -84,15 +89,12 @@ class Told:
         return self._extra
 
     def arrow(self, look):
-        import pyarrow
+        loaded = "pyarrow.lib" in sys.modules
+        if look:
+            import pyarrow
 
-        return "pyarrow.lib" in sys.modules, look and pyarrow.table({"a": [1]}).num_rows
-
-
-@pytest.fixture(autouse=True)
-def _by_value(request):
-    if "ray_session" in request.fixturenames:
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+            return loaded, pyarrow.table({"a": [1]}).num_rows
+        return loaded, 0
 
 
 def told(word):
@@ -119,7 +121,7 @@ class TestReuse:
     def test_unpickling_loads_no_arrow_before_it_is_used(self):
         actor, made = told("word")
         ray.get(made)
-        assert ray.get(actor.arrow.remote(False)) == (False, False)
+        assert ray.get(actor.arrow.remote(False)) == (False, 0)
         assert ray.get(actor.arrow.remote(True))[1] == 1
         assert ray.get(actor.arrow.remote(False))[0]
         actor_reuse.end([actor], well=False)

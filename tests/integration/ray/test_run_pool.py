@@ -29,35 +29,6 @@ def timeless(table):
     return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
 
 
-def test_side_by_side_has_the_rows_of_one_after_the_other(tmp_path):
-    comparison = small_comparison(seeds=(0,))
-    start_immediately, reasons = [], {}
-
-    def keep(standing):
-        start_immediately.append(len(standing))
-
-    make(
-        comparison,
-        tmp_path / "ray",
-        lambda planned, why: reasons.update({planned.folder: why}),
-        progress=keep,
-    )
-    assert set(reasons.values()) == {""}
-    assert max(start_immediately) == 2
-    with opened(tmp_path / "local", comparison):
-        one_by_one(
-            unfinished(tmp_path / "local", comparison),
-            tmp_path / "local",
-            progress=keep,
-            ended=lambda planned, why: None,
-            stop=threading.Event(),
-        )
-    one, other = collect(comparison, tmp_path / "ray"), collect(comparison, tmp_path / "local")
-    assert timeless(one.runs) == timeless(other.runs)
-    assert one.curves.equals(other.curves)
-    assert str(one.claims.to_pylist()) == str(other.claims.to_pylist())
-
-
 def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path):
     many = 100_000  # half a minute: 4,000 can be over before the stop is heard
     comparison, stop, over = small_comparison(f"budget.updates={many}", seeds=(0,)), threading.Event(), []
@@ -74,9 +45,11 @@ def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path):
     assert len(unfinished(tmp_path, comparison)) == len(list(comparison.runs()))
 
 
-def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_path, monkeypatch):
+def test_side_by_side_has_the_rows_of_one_after_the_other_with_a_process_lost(tmp_path, monkeypatch):
+    """It costs its run alone, and a second call makes that run."""
     slow = ("budget.updates=600", "model.engine=torch")  # compiled, a run is over before it is looked at
     comparison, reasons, killed, made = small_comparison(*slow, seeds=(0,)), {}, [], []
+    folder, local, at_work = tmp_path / "ray", tmp_path / "local", []
 
     class Watched(module._Slots):
         def __init__(self, *given):
@@ -84,6 +57,7 @@ def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_
             made.append(self)
 
     def kill_one(standing):
+        at_work.append(len(standing))
         for name, status in standing.items():
             if not killed and status.updates > 20:
                 killed.append(name)
@@ -94,16 +68,24 @@ def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_
         reasons[planned.folder] = why
 
     monkeypatch.setattr(module, "_Slots", Watched)
-    make(comparison, tmp_path, ended, progress=kill_one)
+    make(comparison, folder, ended, progress=kill_one)
+    assert max(at_work) == 2
     assert len(reasons) == 6
     assert [name for name, why in reasons.items() if why] == killed
     assert "lost" in reasons[killed[0]]
-    rows = collect(comparison, tmp_path, reasons).runs.to_pylist()
+    rows = collect(comparison, folder, reasons).runs.to_pylist()
     assert [row["run"] for row in rows if row["outcome"] == "failed"] == killed
-    assert [planned.folder for planned in unfinished(tmp_path, comparison)] == killed
-    make(comparison, tmp_path, ended)
-    assert unfinished(tmp_path, comparison) == []
+    assert [planned.folder for planned in unfinished(folder, comparison)] == killed
+    make(comparison, folder, ended)
+    assert unfinished(folder, comparison) == []
     assert set(reasons.values()) == {""}
+    with opened(local, comparison):
+        todo = unfinished(local, comparison)
+        one_by_one(todo, local, progress=lambda s: None, ended=lambda p, w: None, stop=threading.Event())
+    one, other = collect(comparison, folder), collect(comparison, local)
+    assert timeless(one.runs) == timeless(other.runs)
+    assert one.curves.equals(other.curves)
+    assert str(one.claims.to_pylist()) == str(other.claims.to_pylist())
 
 
 def test_a_folder_travels_whole(tmp_path):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -21,19 +20,16 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import rebuild, replay
 from raydpzv.experiment.runner import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import digest
 from raydpzv.registry import METHODS
-from tests.helpers import struck as struck_roles
-from tests.helpers import struck_hosts
 from tests.helpers.gate import Gate, StopAtGate
 from tests.helpers.runs import run_prepared
-from tests.helpers.small_users import SEEDED, small
+from tests.helpers.small_users import small
 from tests.helpers.struck import StruckClient, strikes
 from tests.helpers.struck_hosts import Gated, StruckServerOfHosts, as_kind, mortal
 
@@ -57,9 +53,6 @@ ROUNDS = 12
 DECOMFL = ("digits_decomfl", (f"budget.updates={ROUNDS}", "evaluate.every=6"))
 PULLS = ("method.asynchronous=true", "arrivals.rate=0.5", "budget.updates=40", "clock.compute=0.3",
          "clock.compute_law=exponential", "network.latency=0.05", "network.up=5000")  # fmt: skip
-ADD_BACK = (
-    *("method.replicas=per_client", "method.revert=add_back", "method.momentum=0", "method.local_steps=2"),
-)
 
 
 def spec_of(case, *more):
@@ -69,10 +62,6 @@ def spec_of(case, *more):
 
 def changed(case, *more):
     return case[0], (*case[1], *more)
-
-
-def users(*more):
-    return small("asynchronous", SEEDED, *more)
 
 
 def fedavg(*more):
@@ -124,15 +113,6 @@ class GatedClient(ClientFactory):
         return AtGate(ClientFactory.make(self, device), self.gate)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _by_value(ray_session):
-    """Workers cannot import tests: send the classes along."""
-    import ray
-
-    for module in (sys.modules[__name__], struck_roles, struck_hosts):
-        ray.cloudpickle.register_pickle_by_value(module)
-
-
 def with_clients(prepared, kind, **more):
     clients = tuple(kind(**vars(client), **more) for client in prepared.clients)
     return dataclasses.replace(prepared, clients=clients)
@@ -152,13 +132,8 @@ VIRTUAL = {
     "vertical, in the server's process": (changed(DPZV, *DELAYS), ("resources.client_actors=0",)),
     "vertical, socket, queries": (changed(VAFL, "method.max_delay=8"), (ACTORS,)),
     "vertical, calls, requests": (changed(VAFL, "method.query_first=true"), (ACTORS, *CALLS)),
-    "vertical, calls, two releases an upload": (
-        changed(VAFL, "method.name=zoo_vfl", *NOISE),
-        ("resources.client_actors=1", *CALLS),
-    ),
     "vertical, socket, compressed": (changed(VAFL, *CZOFO), ("resources.client_actors=1",)),
     "horizontal, socket, rounds": (DECOMFL, ("resources.hosts=3",)),
-    "horizontal, socket, users' sums": (users, (HOSTS,)),
     "horizontal, calls, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS, *CALLS)),
     "horizontal, calls, weights": (fedavg, (HOSTS, *CALLS)),
 }
@@ -187,7 +162,6 @@ STOPPED = {
         ("resources.client_actors=1", *CALLS),
     ),
     "horizontal, socket": (changed(DECOMFL, "budget.updates=90", "record.snapshots=60"), (HOSTS,)),
-    "horizontal, calls": (changed(DECOMFL, "budget.updates=90", *ADD_BACK), (HOSTS, *CALLS)),
 }
 
 
@@ -221,11 +195,6 @@ KILLED = {
     "vertical, socket": (changed(DPZV, *DELAYS, "method.perturbations=2"), (ACTORS,), 2),
     "vertical, calls": (DPZV, (ACTORS, *CALLS), 1),
     "horizontal, socket": (DECOMFL, (HOSTS,), 1),
-    "horizontal, calls": (
-        changed(DECOMFL, "method.replicas=per_client"),
-        ("resources.hosts=1", *CALLS),
-        1,
-    ),
 }
 
 
@@ -272,7 +241,6 @@ WALL = {
     "vertical, socket, scalars": (changed(DPZV, *LIVE), (ACTORS,)),
     "vertical, socket, noise by the clients": (changed(VAFL, *LIVE, *NOISE), (ACTORS,)),
     "vertical, socket, queries": (changed(VAFL, *LIVE, "method.max_delay=8"), (ACTORS,)),
-    "vertical, calls, scalars": (changed(DPZV, *LIVE), (ACTORS, *CALLS)),
     "vertical, calls, requests": (changed(VAFL, *LIVE, "method.query_first=true"), (ACTORS, *CALLS)),
     "vertical, calls, a barrier": (
         changed(VAFL, *LIVE, "method.synchrony=t-synchronous", "method.wait_for=2"),
@@ -339,13 +307,11 @@ def check_steps(services):
 LIVE_LONG = ("budget.updates=240", "evaluate.every=60", "record.checkpoint_updates=20")
 LOST_SERVERS = {
     "vertical, socket": (changed(DPZV, *LIVE, *LIVE_LONG), (ACTORS,)),
-    "vertical, calls": (changed(VAFL, *LIVE, *LIVE_LONG, "privacy.mode=none"), (ACTORS, *CALLS)),
-    "horizontal, socket": (
+    "horizontal, calls, users": (
         lambda *more: small("asynchronous", "clock.kind=wall", "arrivals.rate=40", "clock.compute=0.002",
                             "network.latency=0", *LIVE_LONG, *more),
-        (HOSTS,),
+        (HOSTS, *CALLS),
     ),
-    "horizontal, calls": (("decomfl_async", LIVE_HOSTS), CALLS),
 }  # fmt: skip
 
 
@@ -377,7 +343,7 @@ def test_a_live_run_that_loses_its_server_continues_in_a_new_segment(row, tmp_pa
     check_live(run, folder, spec.budget.updates, 2, verified_by(row))
     (fault,) = run.rows("fault").to_pylist()
     assert (fault["party"], fault["kind"]) == ("server", "Lost")
-    assert re.search(r"goes on from its checkpoint after update [1-9]", fault["message"])
+    assert re.search(r"continues from its checkpoint after update [1-9]", fault["message"])
     assert watch.rounds >= set(range(1, spec.budget.updates + 1))
     assert watch.segments == run.rows("leg").to_pylist()
 

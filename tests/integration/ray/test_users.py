@@ -6,7 +6,6 @@ import dataclasses
 import os
 import pickle
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,14 +67,6 @@ class Watched(PreparedHorizontal):
         except FileExistsError:
             return False
         return True
-
-
-@pytest.fixture(autouse=True)
-def _by_value(ray_session):
-    """Workers cannot import this file: send its classes along."""
-    import ray
-
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def fields_of(prepared):

@@ -28,7 +28,7 @@ def spec(*changes: str) -> Any:
 
 
 def stopped_at(updates: int, folder: Path) -> dict[str, Any]:
-    """Begin a run or go on with it, and stop it as its user would."""
+    """Begin a run or continue it, and stop it as its user would."""
     if not folder.exists():
         return run_prepared(prepare(spec()), folder, until=updates).summary
     experiment, opened, _ = continued(folder)

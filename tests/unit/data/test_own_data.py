@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from raydpzv.data.own_data import numbered_owners, own_data, side_by_side
+from raydpzv.data.own_data import by_ids, numbered_owners, own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError
 
@@ -67,6 +67,10 @@ def test_whole_numbers_stay_whole():
         ({"x": X, "y": Y, "z": X}, 'got the name "z"'),
         ((X, Y.astype(float)), r"y is float64 of shape \(4,\): wanted one class a row"),
         ((X, Y[:0]), "wanted one class a row"),
+        (
+            (X, Y.astype(np.uint64) + np.uint64(2**63)),
+            "y has whole numbers above .*number the classes from 0",
+        ),
         ((np.array(["a", "b"]), Y), "x is <U1 of shape .2,.: wanted numbers"),
         ({"x": X, "y": Y, "clients": [0, 1]}, "wanted one owner a row, 4, got 2"),
     ],
@@ -115,3 +119,46 @@ class Failing:
 def test_rows_that_cannot_be_read_are_refused_in_one_line(data):
     with pytest.raises(DataError, match=r"^data: [^\n]*$"):
         own_data(data)
+
+
+LEFT, RIGHT = np.arange(8.0).reshape(4, 2), np.arange(3.0).reshape(3, 1)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_views_of_other_orders_are_joined_by_ids(named):
+    views, ids = {"a": LEFT, "b": RIGHT}, {"a": ["p", "q", "r", "s"], "b": np.array(["s", "q", "x"])}
+    y = np.array([10, 11, 12, 13])
+    if not named:
+        views, ids = list(views.values()), list(ids.values())
+    with pytest.warns(UserWarning, match="3 records are not in every view"):
+        found, joined = by_ids(views, y, ids)
+    left, right = found.values() if named else found
+    np.testing.assert_array_equal(left, LEFT[[1, 3]])
+    np.testing.assert_array_equal(right, RIGHT[[1, 0]])
+    np.testing.assert_array_equal(joined, y[[1, 3]])
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_labels_have_ids_of_their_own(named):
+    ids = {"a": [1, 2, 3, 4], "labels": [4, 3, 2, 1]} if named else [[1, 2, 3, 4], [4, 3, 2, 1]]
+    found, joined = by_ids({"a": LEFT} if named else [LEFT], [10, 11, 12, 13], ids)
+    np.testing.assert_array_equal(found["a"] if named else found[0], LEFT)
+    np.testing.assert_array_equal(joined, [13, 12, 11, 10])
+
+
+@pytest.mark.parametrize(
+    ("ids", "complaint"),
+    [
+        ({"a": [1, 2, 3, 3], "b": [1, 2, 3]}, "1 of the 4 records of a repeat an id"),
+        ({"a": [1, None, float("nan"), 4], "b": [1, 2, 3]}, "2 of the 4 records of a have none"),
+        ({"a": [1, 2, 3], "b": [1, 2, 3]}, "wanted one for each of the 4 records of a, got 3"),
+        ({"a": [1, 2, 3, 4], "b": ["1", "2", "3"]}, "no record is in every view"),
+        ({"a": [1, 2, 3, 4], "b": [[1], [2], [3]]}, "wanted a number or a text for each record of b"),
+        ({"a": [1, 2, 3, 4], "c": [1, 2, 3]}, "wanted the ids of a, b, of each view"),
+        ({"a": [1, 2, 3, 4]}, "wanted the ids of a, b"),
+        (3, "wanted a list or a table"),
+    ],
+)
+def test_ids_that_join_nothing_are_refused(ids, complaint):
+    with pytest.raises(DataError, match=complaint):
+        by_ids({"a": LEFT, "b": RIGHT}, np.arange(4), ids)

@@ -11,7 +11,7 @@ import pytest
 import scenarios
 from raydpzv.config.settings_reference import settings_page
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.experiment.summary import NO_ACCOUNT, Ending, summarise
+from raydpzv.experiment.summary import NO_ACCOUNT, Ending, Outcome, summarise
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records import metrics
 from raydpzv.records.callbacks import StatusCallback
@@ -213,7 +213,7 @@ def test_the_settings_page_is_up_to_date():
 def test_without_an_account_and_a_plan_nothing_is_claimed(small):
     """The server was lost: what it released beyond the rows at hand is unknown."""
     sigma = 'privacy={mode="paper", sigma=1.0, delta=1e-3, clip=2.0}'
-    lost = Ending("failed", "an actor was lost", 1.0, 1.0, 120, None)
+    lost = Ending(Outcome("failed", "an actor was lost"), 1.0, 1.0, 120, None)
     unplanned = prepare_vertical(small("method.server=frozen", sigma, "budget={seconds=10}"))
     found = summarise("x", unplanned, scenarios.run(small()).tables, lost)
     assert found["epsilon"] == []

@@ -243,3 +243,37 @@ def test_a_function_that_loads_weights_is_refused():
 
     with pytest.raises(InputError, match="hand over the module that it returns"):
         FlatModel(loaded, Key(0))
+
+
+class Stepped(nn.Module):
+    """A module whose constructor reads numbers off a tensor, as drop paths of pretrained models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+        self.register_buffer("rates", torch.tensor(rates))
+        self.line = nn.Linear(4, 3)
+        nn.init.normal_(self.line.weight, std=0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.line(x) * self.rates
+
+
+def test_a_module_whose_constructor_reads_numbers_is_built_for_real():
+    one, same, other = FlatModel(Stepped, Key(0)), FlatModel(Stepped, Key(0)), FlatModel(Stepped, Key(1))
+    assert torch.equal(one.constant["rates"], torch.linspace(0, 1, 3))
+    assert torch.equal(one.flat, same.flat)
+    assert not torch.equal(one.flat, other.flat)
+    assert one.trained["line.weight"].abs().max() < 0.2  # by its own law, not U(-1/2, 1/2)
+
+
+def test_what_a_constructor_raises_by_itself_is_not_built_twice():
+    built = []
+
+    def fails():
+        built.append(1)
+        raise ValueError("no such width")
+
+    with pytest.raises(ValueError, match="no such width"):
+        FlatModel(fails, Key(0))
+    assert built == [1]

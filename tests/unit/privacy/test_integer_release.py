@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -16,10 +17,16 @@ from raydpzv.privacy.integer_release import (
     RecordedIntegers,
     SystemIntegers,
     integer_sum,
+    release_integers,
 )
+from raydpzv.privacy.rounded_gaussian import rounded_gaussian
 
 P, B = 7, 200
 HOW = IntegerRelease(clip=0.1, directions=P, multiplier=3.0, rows=B)
+
+
+def seeded(name: str) -> Callable[[int], bytes]:
+    return (Key(7) / "rounded" / name).generator().bytes
 
 
 def slopes(scale: float) -> np.ndarray:
@@ -101,3 +108,21 @@ def test_recorded_releases_are_given_out_again_and_others_are_drawn_or_refused()
     fresh, receipt = RecordedIntegers(kept, SystemIntegers()).release(sums, HOW, (2, 6), batch=B, nonfinite=0)
     assert fresh.tolist() != sums.tolist()
     assert receipt.source == "system"
+
+
+@pytest.mark.parametrize("origin", [0, 2**62, -(2**62) + 1])
+def test_a_release_is_the_sum_plus_the_noise_exactly(origin: int) -> None:
+    """Near 2^62 a double is a multiple of 512."""
+    sums = np.array([0, 1, -3, 4096], np.int64) + origin
+    released, receipt = release_integers(sums, HOW, batch=99, nonfinite=1, source=seeded("exact"))
+    assert released.dtype == np.int64
+    assert (released - sums).tolist() == rounded_gaussian(HOW.scale, 4, seeded("exact")).tolist()
+    assert (receipt.mechanism, receipt.source, receipt.sigma) == ("rounded gaussian", "seeded", HOW.scale)
+    assert (receipt.sensitivity_replace, receipt.sensitivity_add_remove) == (8192.0, 4096.0)
+    assert (receipt.divisor, receipt.batch, receipt.nonfinite) == (B, 99, 1)
+
+
+def test_the_receipt_names_the_systems_randomness_only_where_it_was_used() -> None:
+    sums = np.zeros(3, np.int64)
+    assert release_integers(sums, HOW, batch=1, nonfinite=0)[1].source == "system"
+    assert release_integers(sums, HOW, batch=1, nonfinite=0, source=seeded("named"))[1].source == "seeded"

@@ -33,7 +33,7 @@ def test_every_adversary_has_a_row_under_both_relations(changed: dict[str, Any])
         assert row.epsilon == user_epsilon(given, row.adversary, row.relation)
         assert row.holds
     for row in rows:
-        known = given.counts_known and row.adversary in ("client", "server")
+        known = given.counts_shared and row.adversary in ("client", "server")
         assert row.scope.endswith("unit: one user" + (", its record counts known" if known else ""))
         assert row.mechanism.startswith("discrete Gaussian")
         assert row.accountant != "none"

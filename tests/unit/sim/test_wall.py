@@ -17,7 +17,14 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.wall import Answer, ClientLoop, EvaluationSchedule, LockedServerLoop, Resumption
+from raydpzv.sim.wall import (
+    Answer,
+    ClientLoop,
+    EvaluationSchedule,
+    LockedServerLoop,
+    Resumption,
+    WallPace,
+)
 from raydpzv.wire.messages import Acknowledged, Rows, Start
 from raydpzv.wire.network import Network
 from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing
@@ -94,7 +101,8 @@ def test_a_client_that_gets_no_order_says_what_it_waited_for():
     server_loop = ServerLoop(server, NoPrivacyFilter(), Recorder(), Budget(updates=10))
     clock = WallClock()
     wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 2)
-    loop = ClientLoop(0, ToyClient(0), wall, timing([1.0] * 2, arrivals=Trace({})), clock, timeout=1.0)
+    when = WallPace(timing([1.0] * 2, arrivals=Trace({})), clock, timeout=1.0)
+    loop = ClientLoop(0, ToyClient(0), wall, when)
     with pytest.raises(Stalled, match="client 0 got no order within 1 s"):
         loop.run()
 
@@ -121,7 +129,7 @@ def test_an_answer_that_never_came_was_never_applied(comes):
         def finish(self, client, applied):
             said.append((math.nan, applied))
 
-    ClientLoop(0, ToyClient(0), Port(), timing([200.0]), WallClock()).run()
+    ClientLoop(0, ToyClient(0), Port(), WallPace(timing([200.0]), WallClock())).run()
     (_, _), (woke, first), (_, second) = said
     assert first <= woke, "of the first answer, before the client woke again"
     assert second >= woke if comes else math.isnan(second)
@@ -134,7 +142,7 @@ def test_stop_wakes_sleeping_clients_at_once(monkeypatch):
     wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1)
     role, began = ToyClient(0), threading.Event()
     monkeypatch.setattr(role, "apply", lambda order: began.set())
-    loop = ClientLoop(0, role, wall, timing([1.0], arrivals=Trace({0: [3600.0]})), clock)
+    loop = ClientLoop(0, role, wall, WallPace(timing([1.0], arrivals=Trace({0: [3600.0]})), clock))
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     assert began.wait(60)  # its next act is to sleep until the epoch

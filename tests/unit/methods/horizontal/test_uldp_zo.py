@@ -20,6 +20,7 @@ from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import KeptRows
 from raydpzv.errors import ReplayMismatch
 from raydpzv.ledger.entries import SHARED
+from raydpzv.methods.descriptor import ClientGroupParts
 from raydpzv.methods.horizontal.seeded import client_seeds, round_seeds
 from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, uldp_zo_settings
 from raydpzv.methods.horizontal.user_sums import UserSums
@@ -165,8 +166,9 @@ def integers(
     """Every pair's whole numbers, made with whoever has records."""
     found, given = {}, small.noise(how)
     for silo in range(small.SILOS):
-        pairs, sums = parts.pairs(silo), UserSums(parts, given, how)
-        worker = kind([make()], settings(how), sums, small.ledger(how), local_lr=how.local_lr, unit=1.0)
+        pairs = parts.pairs(silo)
+        of_all = ClientGroupParts([make()], parts, toy.KEY, updates=small.ledger(how), users=given)
+        worker = kind(of_all, how)
         rows = [pairs.of(place) for place in range(len(pairs))]
         vectors = worker.vectors(make(), replica(how), round_seeds(settings(how), 1), rows)
         for place, user in enumerate(pairs.users.tolist()):

@@ -20,8 +20,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.row_release import MemoizedRelease
 from raydpzv.privacy import integer_release
-from raydpzv.privacy.integer_release import GRID, IntegerRelease, release_rows_once
-from raydpzv.privacy.rounded_gaussian import release_integers
+from raydpzv.privacy.integer_release import GRID, IntegerRelease, release_integers, release_rows_once
 from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.wire.messages import Start
 
@@ -87,9 +86,9 @@ def test_no_row_is_longer_than_the_sensitivity_says(scale: float, monkeypatch: p
     """What goes into the noise: whole numbers of norm at most G, whatever was rounded; not a number counts as zero."""
     seen: list[np.ndarray] = []
 
-    def spy(sums_P: np.ndarray, **how: Any) -> tuple[np.ndarray, Any]:
+    def spy(sums_P: np.ndarray, how: IntegerRelease, **of: Any) -> tuple[np.ndarray, Any]:
         seen.append(sums_P)
-        return release_integers(sums_P, **how)
+        return release_integers(sums_P, how, **of)
 
     monkeypatch.setattr(integer_release, "release_integers", spy)
     rows = ROWS * np.float32(scale)

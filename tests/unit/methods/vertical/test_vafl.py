@@ -11,6 +11,7 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.vafl import (
     FirstOrder,
     OtherRows,
+    QueriedClient,
     QueryFirstClient,
     QueryFirstServer,
     Synchrony,
@@ -193,7 +194,8 @@ def test_rows_beside_the_batch_are_cached_and_learned_from_by_nobody() -> None:
 
 
 def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
-    clients, server = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(max_delay=2))
+    clients = vafl_clients(DATA, SETTINGS, role=QueriedClient)
+    server = vafl_server(DATA, Synchrony(max_delay=2))
     orders = {o.client: o for o in server.first_orders()}
     asked = 0
     for round, m in enumerate(wakes(40), 1):
@@ -224,7 +226,8 @@ def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
 
 
 def test_uploads_that_come_while_a_query_is_open_wait_their_turn() -> None:
-    clients, server = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(max_delay=1000))
+    clients = vafl_clients(DATA, SETTINGS, role=QueriedClient)
+    server = vafl_server(DATA, Synchrony(max_delay=1000))
     first, second, third = (clients[m].work() for m in range(3))
     queries = server.receive(first)
     assert {o.client for o in queries} == {1, 2}
@@ -238,7 +241,7 @@ def test_uploads_that_come_while_a_query_is_open_wait_their_turn() -> None:
 
 
 def test_a_query_is_answered_with_the_model_as_it_is_and_keeps_the_running_round_trip() -> None:
-    client, server = vafl_clients(DATA, SETTINGS)[0], vafl_server(DATA)
+    client, server = vafl_clients(DATA, SETTINGS, role=QueriedClient)[0], vafl_server(DATA)
     upload = client.work()
     ids = np.arange(6, dtype=np.int32)
     fresh = client.process(Order(0, Query(ids), is_query=True))

@@ -7,7 +7,7 @@ import pytest
 
 import raydpzv
 from raydpzv.audit.canaries import Canary, neighbour
-from raydpzv.audit.final_model import evidence, log_probabilities
+from raydpzv.audit.rerun import evidence, log_probabilities
 from raydpzv.experiment.vertical import prepare_vertical
 
 
