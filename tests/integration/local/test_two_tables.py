@@ -158,7 +158,7 @@ READ_OFF = [
 @pytest.mark.parametrize(("reader", "read"), READ_OFF)
 def test_control_a_list_that_is_read_off_the_table_is_found_out(tmp_path, monkeypatch, reader, read):
     """The modes refuse such runs, or say that nothing is proved; here that is taken away."""
-    monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data: ())
+    monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data, goal: ())
     change = {"classes": "new label", "categories": "new category"}[read]
     update: dict[str, Any] = {
         "classes": {"classes": 2, "other": None},
@@ -184,7 +184,7 @@ def test_two_rare_labels_are_told_apart_where_classes_are_read_off_the_table(tmp
     """Row 3 has a label that nobody else has, sorted before all others or after them."""
     runs: list[Seen] = []
     if read == "off the table":
-        monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data: ())
+        monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data, goal: ())
     for rare in (STRANGE, "zzz"):
         path = write_table(
             raw().with_row(CHANGED, labels=rare), tmp_path / f"{rare}.csv", "time", *raw_tables.OWNERS
