@@ -39,7 +39,7 @@ def go_on(uri, folder, **options):
 
 
 @pytest.mark.parametrize(("kind", "every"), [("dpzv", 9), ("fedavg", 11)])
-def test_whatever_act_a_kill_interrupts_another_machine_goes_on_to_the_same_bits(
+def test_whatever_act_a_kill_interrupts_another_machine_continues_to_the_same_bits(
     small, tmp_path, monkeypatch, kind, every
 ):
     spec = small(*OFTEN, "budget.updates=40") if kind == "dpzv" else small_horizontal(kind, *OFTEN)
