@@ -114,7 +114,7 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
     write_models(made, models)
     first = folder.first_models()
     if first.keys() != folder.environment().get("layouts", {}).keys():
-        raise DataError(f"{folder.path}: initial.npz lacks a model on record; bring it back from a copy")
+        raise DataError(f"{folder.path}: initial.npz lacks a model on record; restore it from a copy")
     if first:
         write_npz(made / INITIAL, first)
     write_atomically(made / SCENARIO, tomli_w.dumps(what.settings).encode())
