@@ -80,6 +80,10 @@ def test_what_is_no_run_is_refused_with_the_way_out(tmp_path):
         raydpzv.report(private())
     with pytest.raises(InputError, match="audit: wanted a run with a folder; give out"):
         raydpzv.audit(raydpzv.run(private()))
+    with pytest.raises(
+        InputError, match=r"audit: wanted a vertical scenario with privacy.mode set, .* got decomfl"
+    ):
+        raydpzv.audit(plain())
     with pytest.raises(SpecError, match=r'--by: wanted .* got "ledgers". Did you mean "ledger"'):
         raydpzv.audit(tmp_path, by="ledgers")
 
