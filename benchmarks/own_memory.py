@@ -129,6 +129,7 @@ def _run(size: Size, meter: Resident, method: str) -> int:
         method=method,
         updates=1 + _STEPS,
         batch=4,
+        **({} if method == "mezo" else {"local_steps": 1}),
         classes=[0, 1],
     )
     run_local(prepare(scenario), RunOptions(progress=second, until=1 + _STEPS))
