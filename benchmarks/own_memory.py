@@ -120,7 +120,9 @@ def _run(size: Size, meter: Resident, method: str) -> int:
         if status.updates == 1:
             meter.now()
             meter.reset()
-        elif len(peaks) < _STEPS:  # the last update is followed by copies of the final model
+        elif (
+            status.updates and len(peaks) < _STEPS
+        ):  # the last update is followed by copies of the final model
             peaks.append(meter.peak())
 
     scenario = raydpzv.horizontal(
