@@ -84,7 +84,7 @@ def compare(
         if value is not None
     }
     comparison = resolved(asked(names, listed, changes), overrides)
-    pool = PoolOptions(runner, options.get("jobs"), options.get("address"))
+    pool = PoolOptions(runner, 1 if runner == "local" else options.get("jobs"), options.get("address"))
 
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
