@@ -350,8 +350,9 @@ class EvaluateSection(Section):
 class RecordSection(Section):
     """What is written down."""
 
-    staleness: bool = True
-    """Keep a row for the cached embeddings of every other client that each service used."""
+    staleness: bool | Literal["all"] = True
+    """Keep a row for the cached embeddings of every other client that each service used. With more than 16 clients each
+    client's rows are summed over as many updates as there are clients; "all" keeps every row."""
     flush: Positive = 5.0
     """Seconds between writes of the rows to the run folder."""
     checkpoint: Positive | None = None
