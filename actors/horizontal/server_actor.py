@@ -14,6 +14,7 @@ from actors.server_actor import ServerActor
 from actors.transport.hosts import HostConversation
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import WeightsEvaluator
+from raydpzv.experiment.run_core import RunParts
 from raydpzv.experiment.run_horizontal import HorizontalCore, warm_up
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.checkpoint import Checkpoint
@@ -56,8 +57,8 @@ class HorizontalServerActor(ServerActor):
         if ledger is not None:
             relayed = RelayedLedger(ledger, self._prepared.plan.header(), self._timeout)
             relayed.adopt()
-        controls = self._controls(keeps=keeps)
-        self.core = HorizontalCore(self._prepared, relayed, self._queue, controls, checkpoint)
+        parts = RunParts(relayed, self._queue, self._controls(keeps=keeps), checkpoint)
+        self.core = HorizontalCore(self._prepared, parts)
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""

@@ -18,6 +18,7 @@ from actors.transport.frames import load_upload
 from actors.transport.peers import CallPeers
 from actors.vertical.executor import RayExecutor, RecoveringExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import Past
+from raydpzv.experiment.run_core import RunParts
 from raydpzv.experiment.run_vertical import VerticalCore
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import WarmUpServer
@@ -68,8 +69,8 @@ class VerticalServerActor(ServerActor):
 
     def begin(self, checkpoint: Checkpoint | None, *, keeps: bool) -> None:
         """Start at the run's start (None) or at a checkpoint; keeps: whether checkpoints are taken."""
-        controls = self._controls(keeps=keeps)
-        self.core = VerticalCore(self._prepared, self._role, self._ledger, self._queue, controls, checkpoint)
+        parts = RunParts(self._ledger, self._queue, self._controls(keeps=keeps), checkpoint)
+        self.core = VerticalCore(self._prepared, self._role, parts)
 
     def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
         """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""

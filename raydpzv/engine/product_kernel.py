@@ -4,7 +4,7 @@ Each element of the result takes one product and one sum per term, term after te
 loops on every machine. A tile of 4 x 16 elements stays in registers for up to 128 terms: 2.5 to 2.9 times as fast as
 loops over the terms that load and store the result, and .7 of a BLAS, which fuses products and sums in another order.
 
-numba caches compiled code by one file alone: whoever changes this file must touch `raydpzv/engine/dense_kernel.py` too.
+numba caches compiled code by one file alone: if you change this file, touch `raydpzv/engine/dense_kernel.py` too.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.data.sources import Source
 from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
@@ -22,8 +22,7 @@ from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
-from raydpzv.models.losses import Loss
-from raydpzv.registry import BOTTOMS, DATA_SOURCES, LOSSES, WHOLE_MODELS
+from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
 from raydpzv.settings.party_names import label
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
@@ -32,6 +31,8 @@ if TYPE_CHECKING:  # defines torch modules, and so loads torch
     from raydpzv.models.own_model import OwnModel
 
 _MOST_PARAMETERS = 10**11
+_CHECKED = 8
+"""Fewest records on which a user's own model is checked."""
 MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 
@@ -41,6 +42,12 @@ def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
     size = model.size if isinstance(model, DenseNetwork) else sum(p.numel() for p in model.parameters())
     if size > _MOST_PARAMETERS:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
+
+
+def checked_records(method: Any) -> int:
+    """Return on how many records a user's own model is checked: more than a random batch has."""
+    batch = getattr(method, "batch", None)
+    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
 
 
 def refuse_options(options: Mapping[str, Any] | None, setting: str, name: str) -> None:
@@ -98,8 +105,15 @@ class FirstModel:
 
     @classmethod
     def recorded(cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, FirstModel]:
-        """Return those of a recorded run by their names. Raises DataError."""
+        """Return those of a recorded run by their names, {} where their file is missing. Raises DataError."""
         layouts = facts.get("layouts", {})
+        if layouts and not vectors:
+            warnings.warn(
+                "initial.npz is missing: your models are built again, and must have the digests in the ledger's header",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return {}
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
             raise DataError(
                 "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
@@ -201,7 +215,7 @@ def _first(model: FlatModel) -> FirstModel:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """shape: of one record's features; classes: that the labels have; first: as of `BottomPlan`."""
+    """shape: of one record's features; classes: that labels have, or how many numbers; first: see `BottomPlan`."""
 
     spec: HorizontalScenario
     shape: tuple[int, ...]
@@ -215,7 +229,7 @@ class ModelPlan:
         """Return the plan of a recorded run, from what its environment.json and initial.npz say. Raises DataError."""
         try:
             shape, classes = tuple(int(n) for n in facts["input_shape"]), int(facts["classes"])
-            if min(shape, default=0) < 1 or classes < 2:
+            if min(shape, default=0) < 1 or classes < 1:
                 raise ValueError
             return cls(spec, shape, classes, FirstModel.recorded(vectors, facts))
         except (KeyError, TypeError, ValueError):
@@ -248,16 +262,10 @@ class ModelPlan:
         refuse_options(model.options, "options", model.kind)
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 
-    @property
-    def loss(self) -> str:
-        """The name of the loss that the labels are for."""
-        source: Source = DATA_SOURCES[self.spec.data.source]
-        return source.loss
-
     def dense(self) -> DenseNetwork | None:
         """Return the network if compiled kernels know its layers and its loss, cross-entropy; else None."""
         model = self.spec.model
-        if self.loss != "cross_entropy" or model.weights:  # torch alone reads weights
+        if self.spec.loss != "cross_entropy" or model.weights:  # torch alone reads weights
             return None
         return dense_whole(model.kind, self.shape, model.hidden, self.outputs)
 
@@ -327,8 +335,7 @@ class ModelPlan:
     @property
     def outputs(self) -> int:
         """Scores of a record."""
-        loss: Loss = LOSSES[self.loss]
-        return self.spec.model.outputs or loss.outputs or self.classes
+        return self.spec.scores(self.classes)
 
     def _seeded(self) -> UpdateRule:
         assert self.updates is not None  # methods without a rule keep no ledger

@@ -87,11 +87,21 @@ class RunControls:
     keep_evaluated: bool = False
 
 
-class RunCore(ABC):
-    """One run's server loop with its privacy account, rows and checkpoints.
+@dataclass(frozen=True)
+class RunParts:
+    """What a run's loop works with: its ledger, if it keeps one, where checkpoints go, and how it is steered.
 
-    server: keeps the ledger, if there is one. checkpoint: where the run resumes; None: at its start.
+    checkpoint: where the run resumes; None: at its start.
     """
+
+    ledger: Ledger | None
+    sink: Sink
+    controls: RunControls
+    checkpoint: Checkpoint | None
+
+
+class RunCore(ABC):
+    """One run's server loop with its privacy account, rows and checkpoints. server: keeps the ledger, if any."""
 
     rounds = False
     """Whether checkpoints are taken after rounds; else they are taken between two events."""
@@ -103,17 +113,10 @@ class RunCore(ABC):
     clock: WallClock | None = None
     """Under the wall clock: the run's clock, since `open_wall`."""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        server: Server,
-        ledger: Ledger | None,
-        sink: Sink,
-        controls: RunControls,
-        checkpoint: Checkpoint | None,
-    ) -> None:
-        self._sink, self._controls = sink, controls
-        self._ledger, self._checkpoint = ledger, checkpoint
+    def __init__(self, prepared: Prepared, server: Server, parts: RunParts) -> None:
+        controls = parts.controls
+        self._sink, self._controls = parts.sink, controls
+        self._ledger, self._checkpoint = parts.ledger, parts.checkpoint
         self._every = prepared.spec.evaluate.every
         self.privacy_filter = prepared.privacy_filter()
         self.recorder = Recorder(prepared.skipped_rows(), self.privacy_filter.epsilons, prepared.age_window)

@@ -442,11 +442,11 @@ class OpenSums:
         self._begin(0)
 
     def more(self, silo: int, attempt: RoundAttempt) -> bool:
-        """Tell whether an upload, if it is sent, makes for one release more."""
+        """Return whether an upload, if it is sent, makes for one release more."""
         return copy.deepcopy(self).add(silo, attempt)
 
     def add(self, silo: int, attempt: RoundAttempt) -> bool:
-        """Count an upload that is sent; tell whether it makes for one release more."""
+        """Count an upload that is sent; return whether it makes for one release more."""
         if attempt.round != self._round:
             self._begin(attempt.round)
         came = self._came.setdefault(attempt.number, set())
