@@ -88,8 +88,8 @@ def compare(
         if value is not None
     }
     comparison = resolved(asked(names, listed, changes), overrides)
-    pool, stop = PoolOptions(runner, options.get("jobs"), options.get("address")), options.get("stop")
-    stop = stop or threading.Event()
+    jobs = 1 if runner == "local" else options.get("jobs")  # a script without a guard cannot start processes
+    pool, stop = PoolOptions(runner, jobs, options.get("address")), options.get("stop") or threading.Event()
 
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
