@@ -79,7 +79,7 @@ def handle(found: Any, name: str = "", digest: str = "") -> str:
         if is_foreign(text) and _reaches(text, found):
             return text
     word = re.sub(r"\W+", "", name or path or type(found).__name__) or "object"
-    text = f"{HERE}:{word}-{(digest or _digest(found))[:8]}"
+    text = f"{HERE}:{word}-{(digest or source_digest(found))[:8]}"
     _OBJECTS[text] = found
     return text
 
@@ -89,7 +89,7 @@ def numbered(found: Any, name: str) -> str:
 
     It ends with a number, 1 for the first content that this process was handed: a script counts alike each time.
     """
-    text = f"{HERE}:{name}-{_NUMBERS.setdefault(_digest(found), len(_NUMBERS) + 1)}"
+    text = f"{HERE}:{name}-{_NUMBERS.setdefault(source_digest(found), len(_NUMBERS) + 1)}"
     _OBJECTS[text] = found
     return text
 
@@ -110,7 +110,8 @@ def _reaches(text: str, found: Any) -> bool:
         return False
 
 
-def _digest(found: Any) -> str:
+def source_digest(found: Any) -> str:
+    """Return the digest of an object's source and of what it refers to, the same in every process."""
     return hashlib.sha256(repr(_identity(found, set())).encode()).hexdigest()
 
 

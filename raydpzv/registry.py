@@ -262,9 +262,15 @@ WHOLE_MODELS = Registry(
 """Models of horizontal learning: (shape of a record, hidden widths, outputs) to a torch module."""
 
 LOSSES = Registry(
-    "loss", "loss", {name: f"raydpzv.models.losses:{name}" for name in ("cross_entropy", "cox")}
+    "loss",
+    "model.loss",
+    {
+        name: f"raydpzv.models.losses:{name}"
+        for name in ("cross_entropy", "binary", "multi_label", "squared_error", "cox")
+    },
+    own="raydpzv.models.losses:own_loss",
 )
-"""`raydpzv.models.losses.Loss` of labels of one kind; a data set says which (`raydpzv.data.sources.Source`)."""
+"""`raydpzv.models.losses.Loss` of labels of one kind; each data set has a usual one (`raydpzv.data.sources.Source`)."""
 
 RUNNERS = Registry(
     "runner",

@@ -151,9 +151,11 @@ def forecast(spec: AnyScenario) -> str:
 
 
 def score(status: Status) -> str:
-    """Return the newest model's accuracy in words, or the concordance of survival times, which have no accuracy."""
+    """Return the newest model's accuracy in words, or the concordance of survival times; "" of models of numbers."""
     if not math.isnan(status.concordance):
         return f"concordance {status.concordance:.3f}"
+    if math.isnan(status.accuracy) and not math.isnan(status.loss):
+        return ""
     return f"accuracy {_number(status.accuracy, '.3f')}"
 
 
@@ -162,7 +164,7 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     if status.stage:
         return [_waiting(status.stage)]
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
-    model = f"{score(status)}  loss {_number(status.loss, '.4g')}"
+    model = f"{score(status)}  loss {_number(status.loss, '.4g')}".lstrip()
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
     if stated := _epsilons(status):
         lines += [

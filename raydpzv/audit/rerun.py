@@ -24,6 +24,8 @@ from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.losses import Loss
+from raydpzv.registry import LOSSES
 
 FEWEST_RUNS = 8
 """Runs without which there is nothing to choose a threshold by, or nothing to count."""
@@ -180,15 +182,18 @@ def _log_likelihoods(
     features: Sequence[np.ndarray],
     labels: np.ndarray,
 ) -> np.ndarray:
-    """Return log p(label | features) under the composed model, float64 [n]; features: each client's, [n, ...]."""
-    scores = log_probabilities(prepared, models, features)
-    return scores[np.arange(len(labels)), labels]
+    """Return log p(label | features) under the composed model, float64 [n]: less the loss, but for a constant.
+
+    features: each client's, [n, ...].
+    """
+    loss: Loss = LOSSES[prepared.spec.loss]
+    return -loss.at_points(composed(prepared, models, features), torch.tensor(labels)).numpy()
 
 
-def log_probabilities(
+def composed(
     prepared: PreparedVertical, models: Mapping[str, np.ndarray], features: Sequence[np.ndarray]
-) -> np.ndarray:
-    """Return log p(class | features) under the composed model, float64 [n, C]."""
+) -> torch.Tensor:
+    """Return the composed model's scores, float32 [n, K]."""
     spec = prepared.spec
 
     def bottom(client: int, shape: tuple[int, ...]) -> Callable[[], torch.nn.Module]:
@@ -199,8 +204,8 @@ def log_probabilities(
             _with(bottom(m, x.shape[1:]), models[f"client {m}"])(torch.tensor(x))
             for m, x in enumerate(features)
         ]
-        scores = _with(prepared.server.head, models["server"])(torch.cat(embedded, dim=1))
-        return torch.log_softmax(scores.double(), dim=1).numpy()
+        found: torch.Tensor = _with(prepared.server.head, models["server"])(torch.cat(embedded, dim=1))
+        return found
 
 
 def _with(make: Callable[[], torch.nn.Module], flat: np.ndarray) -> torch.nn.Module:

@@ -61,7 +61,10 @@ def collect(
             curves += [who | point for point in found.curve]
             claims += [who | claim for claim in _claims(found.summary)]
     _set_controls(runs)
-    tables = ((runs, RUNS), (curves, CURVES), (claims, CLAIMS))
+    measures = list(dict.fromkeys(name for row in runs for name in row if name not in RUNS.names))
+    runs = [{**dict.fromkeys(measures, math.nan), **row} for row in runs]
+    of_runs = pa.schema([*RUNS, *((name, pa.float64()) for name in measures)])
+    tables = ((runs, of_runs), (curves, CURVES), (claims, CLAIMS))
     return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in tables))
 
 
@@ -105,6 +108,7 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         "outcome": outcome,
         "reason": why,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
+        **{name: _number(value) for name, value in (summary.get("measures") or {}).items()},
         **{name: int(summary.get(name) or 0) for name in _COUNTS},
         "staleness": _number((summary.get("staleness") or {}).get("mean")),
         "private": summary.get("private") is True,

@@ -124,11 +124,11 @@ def _two_of_three(spec: VerticalScenario) -> Iterator[str]:
 
 def _table(spec: VerticalScenario) -> Iterator[str]:
     data = spec.data
-    listed = {found.setting for found in read_off(data)}
+    listed = {found.setting for found in read_off(data, spec.goal)}
     public = data.scale == "public"
     missing = [*listed, *(["data.centre"] if public and data.centre is None else [])]
     missing += ["data.spread"] if public and data.spread is None else []
-    for found in fitted(data):
+    for found in fitted(data, spec.goal):
         others = [name for name in missing if name != found.setting] if found.setting in listed else []
         also = f"; missing as well: {', '.join(others)}" if others else ""
         yield f"{found.setting}: {found.how}, so that one record moves others; {found.cure}{also}"

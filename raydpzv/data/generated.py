@@ -161,6 +161,9 @@ class GeneratedTable:
         """The number of classes C."""
         return len(self.gaussians.centres)
 
+    width = classes
+    classed = True
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a record."""

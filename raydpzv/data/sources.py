@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from raydpzv.data.public_list import PublicList
 from raydpzv.errors import SpecError
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.foreign import is_foreign
+from raydpzv.registry import DATA_SOURCES, LOSSES
 
 if TYPE_CHECKING:
     from raydpzv.data.table import Split, Table
@@ -28,7 +29,8 @@ class Request:
 
     owners: columns that name each record's user and silo, "" for one that is not there. strangers: rows whose label
     becomes one that no other row has. holders: who holds each feature, by the feature's name; columns that nobody holds
-    are left out. {}: all columns are features.
+    are left out. {}: all columns are features. loss: what the labels are for; targets: what a user's own loss takes,
+    "classes" or "numbers", None: as the labels' type says.
     """
 
     data: DataSection
@@ -36,6 +38,15 @@ class Request:
     owners: tuple[str, str] | None = None
     strangers: tuple[int, ...] = ()
     holders: Mapping[str, str] = field(default_factory=dict)
+    loss: str = ""
+    targets: str | None = None
+
+    @property
+    def numbers(self) -> bool | None:
+        """Whether labels are numbers, and no classes; None: as their type says."""
+        if is_foreign(self.loss):
+            return None if self.targets is None else self.targets == "numbers"
+        return bool(self.loss) and LOSSES[self.loss].labels == "numbers"
 
     @property
     def draws(self) -> Key:

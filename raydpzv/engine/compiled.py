@@ -19,6 +19,7 @@ import numpy as np
 from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.ranking import areas, balanced_accuracy
+from raydpzv.engine.scores import with_own
 from raydpzv.engine.split_model import (
     AGE_BINS,
     COUNTED,
@@ -220,6 +221,7 @@ class CompiledTop:
             np.array(labels, np.int64) for labels in (rows.labels_train, rows.labels_test)
         )
         self._clients, self._width, self._validated = clients, width, rows.validated
+        self._metrics = rows.metrics
         self._table = np.zeros((len(self._labels), clients * width), np.float32)
         self._refreshed = np.zeros((len(self._labels), clients), np.int64)
 
@@ -351,7 +353,9 @@ class CompiledTop:
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         labels, net = self._labels_test, self._parameters.net(at)
-        return score_parts(lambda part: scored(joined, labels, part, net), len(labels), self._validated)
+        return score_parts(
+            lambda part: scored(joined, labels, part, net, self._metrics), len(labels), self._validated
+        )
 
     def state(self) -> dict[str, Any]:
         cache = {"embeddings": self._table.copy(), "refreshed": self._refreshed.copy()}
@@ -418,8 +422,13 @@ class CompiledTop:
         return np.empty((0, self._table.shape[1]), np.float32)
 
 
-def scored(source: np.ndarray, labels: np.ndarray, part: slice, net: tuple[Any, ...]) -> Metrics:
-    """Score a part of the rows [N, F] with classes [N] by a dense network, in blocks of 512."""
+def scored(
+    source: np.ndarray, labels: np.ndarray, part: slice, net: tuple[Any, ...], metrics: str = ""
+) -> Metrics:
+    """Score a part of the rows [N, F] with classes [N] by a dense network, in blocks of 512.
+
+    metrics: the name of the user's, "" for none.
+    """
     count, classes = part.stop - part.start, net[1][-1]
     two = classes == 2
     counts, right, total = np.zeros(classes, np.int64), 0, 0.0
@@ -430,9 +439,12 @@ def scored(source: np.ndarray, labels: np.ndarray, part: slice, net: tuple[Any, 
         found = _score(source, (labels, ids), net, counts, margins[start:stop])
         right, total = right + found[0], total + found[1]
     plain = (right / count, total / count, int(counts.max()) / count)
-    if not two:
-        return Metrics(*plain)
-    return Metrics(*plain, *areas(margins, labels[part]), balanced_accuracy(margins, labels[part]))
+    ranks = (*areas(margins, labels[part]), balanced_accuracy(margins, labels[part])) if two else ()
+    found = Metrics(*plain, *ranks)
+    if not metrics:
+        return found
+    scores_NK = _embed(source[part], np.arange(count, dtype=np.int32), net, _NO_NOISE, math.inf)[0]
+    return with_own(found, metrics, scores_NK, labels[part])
 
 
 def _rows(ids: np.ndarray) -> np.ndarray:

@@ -35,12 +35,12 @@ class CompiledObjective:
     """Losses, gradients and scores of a dense network; see `raydpzv.engine.objective.Objective`.
 
     Its vectors are arrays; it takes tensors on the CPU as well. Keeps nothing between calls, so that any number of
-    threads may use it.
+    threads may use it. metrics: the name of the user's, "" for none.
     """
 
-    def __init__(self, network: DenseNetwork, rows: RowReader) -> None:
+    def __init__(self, network: DenseNetwork, rows: RowReader, metrics: str = "") -> None:
         self._size, self._shape = network.size, shape_of(network)
-        self._rows = rows
+        self._rows, self._metrics = rows, metrics
 
     @property
     def size(self) -> int:
@@ -108,7 +108,7 @@ class CompiledObjective:
     def evaluate(self, at: Vector, x: Any, y: Any) -> Metrics:
         """Score the rows x [N, ...] with classes y [N], in blocks of 512."""
         check_fit(self._size, at)
-        return scored(_flat(x), _shared(as_array(y)), slice(0, len(y)), self._net(at))
+        return scored(_flat(x), _shared(as_array(y)), slice(0, len(y)), self._net(at), self._metrics)
 
     def _points(self, at: Vector, directions: Sequence[Direction], amount: float) -> np.ndarray:
         """Return the perturbed parameters, float32 [P, d]."""

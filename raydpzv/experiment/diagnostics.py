@@ -102,8 +102,8 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
     scored = tested(rows)
     if not scored or failed or not blown_up(scored[0]["loss"], scored[-1]["loss"]):
         return []
-    if _survives(rows):
-        return []  # scores of survival times rank: there are no certainties
+    if math.isnan(scored[0]["accuracy"]):
+        return []  # scores rank survival times, or are numbers: there are no certainties
     first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
         f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
@@ -183,13 +183,16 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
 
     shares: of the classes among the held-out rows. A run has diverged where its loss is no number, or where it has
     blown up (see `blown_up`) and the accuracy is gone with it: no better than at the start or than the largest class,
-    or far below the run's best. With survival times, which have no accuracy, concordance is looked at.
+    or far below the run's best. With survival times, which have no accuracy, concordance is looked at, with numbers the
+    loss alone.
     """
     evaluations = tested(rows)
     if not evaluations:
         return "", ""
     if _survives(rows):
         return _failure_of_times(evaluations, rows)
+    if all(math.isnan(row["accuracy"]) for row in evaluations):
+        return _failure_of_numbers(evaluations)
     first, last = evaluations[0], evaluations[-1]
     accuracy, loss = last["accuracy"], last["loss"]
     grown = blown_up(first["loss"], loss)
@@ -228,6 +231,16 @@ def _failure_of_times(evaluations: Sequence[dict[str, Any]], rows: Rows) -> tupl
         return DIVERGED, f"the test loss went from {first:.3g} to {loss:.3g}; lower the step sizes"
     if ranked == 0.5 and evaluations[-1]["round"]:
         return CONSTANT, "every held-out row has the same score: the concordance is that of chance"
+    return "", ""
+
+
+def _failure_of_numbers(evaluations: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """Return what `failure` does, of a model of numbers."""
+    first, loss = evaluations[0]["loss"], evaluations[-1]["loss"]
+    if not math.isfinite(loss):
+        return DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
+    if blown_up(first, loss):
+        return DIVERGED, f"the test loss went from {first:.3g} to {loss:.3g}; lower the step sizes"
     return "", ""
 
 

@@ -16,14 +16,22 @@ from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.table import Split
 from raydpzv.data.users import UserParts
-from raydpzv.engine.choice import WHOLE_MODELS, choose
+from raydpzv.engine.choice import WHOLE_MODELS, choose, kernels_know
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, checked_records, refuse_options
-from raydpzv.experiment.prepare import Prepared, class_shares, fingerprint, shared_rows, timing
+from raydpzv.experiment.prepare import (
+    Prepared,
+    check_functions,
+    class_shares,
+    fingerprint,
+    own_measures,
+    shared_rows,
+    timing,
+)
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
@@ -34,9 +42,10 @@ from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import weights_sha256
+from raydpzv.models.losses import Loss
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.secure import require_installed
 from raydpzv.sim.interfaces import PrivacyFilter
 from raydpzv.sim.privacy_filter import privacy_filter
@@ -148,7 +157,7 @@ class PreparedHorizontal(Prepared):
     def plan(self) -> ModelPlan:
         """The model and how it moves, which needs no data."""
         train = self.split.train
-        return ModelPlan(self.spec, train.shape, train.classes)
+        return ModelPlan(self.spec, train.shape, train.width)
 
     @property
     def seeded(self) -> bool:
@@ -259,9 +268,12 @@ class PreparedHorizontal(Prepared):
         return lambda round: np.flatnonzero(users_drawn(noise, rate, round))
 
     def class_shares(self) -> list[float]:
-        if self.split.test.times is not None:
+        if not self.split.test.classed:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
+
+    def measures(self) -> tuple[str, ...]:
+        return own_measures(self.spec, self.split.held_out[1], self.plan.outputs)
 
     def model_names(self) -> list[str]:
         return [MODEL]
@@ -286,10 +298,11 @@ class PreparedHorizontal(Prepared):
         if self.engine == "compiled":
             network = self.plan.dense()
             assert network is not None  # the engine was chosen by this
-            return CompiledObjective(network, self._reader(device))
+            return CompiledObjective(network, self._reader(device), self.spec.evaluate.metrics or "")
         from raydpzv.engine.torch_objective import TorchObjective  # loads torch
 
-        return TorchObjective(self.plan.module, self._reader(device), self.plan.loss)
+        metrics = self.spec.evaluate.metrics or ""
+        return TorchObjective(self.plan.module, self._reader(device), self.spec.loss, metrics)
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
         """Return one objective per thread, all on the same rows."""
@@ -340,7 +353,7 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
     """
-    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed))
+    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed), spec.goal)
     privacy = user_privacy(spec, parts, secret)
     found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
     _check(found)
@@ -351,7 +364,9 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
     """Return the same with the engine that runs it, which is recorded: another version may choose otherwise."""
     model = found.spec.model
     engine = choose(
-        *(model.engine, {f'model.kind = "{model.kind}"': found.plan.dense()}, WHOLE_MODELS),
+        model.engine,
+        kernels_know(found.spec.loss) | {f'model.kind = "{model.kind}"': found.plan.dense()},
+        WHOLE_MODELS,
         accelerator=found.spec.resources.host_gpus > 0,
     )
     resolved = model.model_copy(update={"engine": engine})
@@ -359,7 +374,7 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
 
 
 def _check(found: PreparedHorizontal) -> None:
-    spec, classes = found.spec, found.split.train.classes
+    spec = found.spec
     if spec.descriptor.own_keys(spec.method):
         require_installed()
     if DATA_SOURCES[spec.data.source].tokens:
@@ -368,12 +383,9 @@ def _check(found: PreparedHorizontal) -> None:
             'token ids, whose size means nothing; use a vertical method with model.bottom = "transformer", or another '
             "source"
         )
-    if found.plan.loss == "cox" and spec.model.outputs not in (None, 1):
-        raise SpecError(
-            f"model.outputs: wanted 1, a record's score with survival times, got {spec.model.outputs}; leave it out"
-        )
-    if found.plan.loss != "cox" and spec.model.outputs is not None and spec.model.outputs < classes:
-        raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
+    _check_outputs(spec, found.split.train.width)
+    if is_foreign(spec.loss) or spec.evaluate.metrics:
+        check_functions(spec, found.split.held_out[1], found.plan.outputs)
     size = _checked_size(found)
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
@@ -406,6 +418,24 @@ def _checked_size(found: PreparedHorizontal) -> int:
     if spec.descriptor.users(spec.method) is not None:
         _check_layers(spec.model.kind, module)
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def _check_outputs(spec: HorizontalScenario, width: int) -> None:
+    """Refuse a number of scores that the loss does not go with. width: classes, or numbers for labels."""
+    asked = spec.model.outputs
+    if asked is None or is_foreign(spec.loss):
+        return
+    loss: Loss = LOSSES[spec.loss]
+    if spec.loss == "cross_entropy":
+        if asked < width:
+            raise SpecError(f"model.outputs: wanted at least {width}, one per class, got {asked}")
+    elif asked != (loss.outputs or width):
+        what = (
+            "a record's score with survival times"
+            if loss.labels == "times"
+            else f'with model.loss = "{spec.loss}"'
+        )
+        raise SpecError(f"model.outputs: wanted {loss.outputs or width}, {what}, got {asked}; leave it out")
 
 
 def _check_layers(kind: str, module: torch.nn.Module) -> None:

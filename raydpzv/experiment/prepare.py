@@ -16,24 +16,27 @@ import numpy as np
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
-from raydpzv.data.generated import GeneratedSplit
+from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.held_out import check_both_classes, limit, with_validation
 from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.scaling import encoded, scale, scale_by
 from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
 from raydpzv.data.users import Known, UserParts, check_least, share_users
-from raydpzv.errors import DataError, SpecError
+from raydpzv.engine.scores import own_metrics
+from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.initial_model import BottomPlan, FirstModel, ModelPlan
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
+from raydpzv.foreign import is_foreign, resolve, source_digest
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.losses import Loss, check_loss
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.records.environment import DATA_DIGEST
-from raydpzv.registry import DATA_SOURCES, PREPARERS
+from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
+from raydpzv.registry import DATA_SOURCES, LOSSES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
@@ -46,6 +49,8 @@ if TYPE_CHECKING:  # Arrow, which privacy before a run does not need
     from raydpzv.records.store import Rows
 
 TableChange = Callable[[Table], Table]
+Goal = tuple[str, str | None]
+"""The loss, and what a user's own takes (`Request.targets`)."""
 
 
 class Prepared(ABC):
@@ -159,6 +164,10 @@ class Prepared(ABC):
         plan = self.ledger_plan()
         return plan.header() if plan else None
 
+    @abstractmethod
+    def measures(self) -> tuple[str, ...]:
+        """Return the names of the user's measures."""
+
     def own_models(self) -> Mapping[str, FirstModel]:
         """Return models that the ledger's updates move and only their user can make again, by name."""
         plan = self.ledger_plan()
@@ -223,7 +232,7 @@ def load_scenario(
     spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
 ) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    request = Request(spec.data, Key(spec.seed) / "data", strangers=strangers, holders=spec.split.holders)
+    request = Request(*(spec.data, Key(spec.seed) / "data", None, strangers, spec.split.holders, *spec.goal))
     split = load_data(request, change)
     return Loaded(split, timing(spec, spec.split.clients))
 
@@ -235,6 +244,7 @@ def load_data(request: Request, change: TableChange | None = None) -> Split:
     """
     data, key = request.data, request.key
     split = load(request, change)
+    check_labels(split.train, request.loss or DATA_SOURCES[data.source].loss)
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
     check_both_classes(found)
@@ -244,14 +254,60 @@ def load_data(request: Request, change: TableChange | None = None) -> Split:
     return scale(found, data.scale)
 
 
+def check_labels(train: Table | GeneratedTable, loss: str) -> None:
+    """Raise DataError for labels that are not what the loss is for."""
+    wanted: Loss = LOSSES[loss]
+    values = getattr(train, "values", None)
+    times = getattr(train, "times", None) is not None
+    kind = "times" if times else "classes" if values is None else "numbers"
+    if not wanted.accepts(kind):
+        raise DataError(
+            f'model.loss: "{loss}" is for {wanted.labels}, and the labels of "{train.name}" are {kind}; choose another '
+            "loss or data"
+        )
+    if loss == "binary" and train.classes != 2:
+        raise DataError(
+            f'model.loss: "binary" is for two classes, 0 and 1, and "{train.name}" has {train.classes}; use '
+            '"cross_entropy"'
+        )
+    if wanted.values and values is not None and not (fits := np.isin(values, wanted.values)).all():
+        row, place = np.argwhere(~fits)[0]
+        raise DataError(
+            f'model.loss: "{loss}" wants labels 0 and 1, "{train.name}" has {values[row, place]:g} in row {row} '
+            '(counted from 0); use "squared_error" for numbers'
+        )
+
+
+def check_functions(spec: AnyScenario, labels: np.ndarray, outputs: int) -> None:
+    """Try a user's own loss and metrics on made-up scores and the held-out labels. Raises InputError."""
+    if is_foreign(spec.loss):
+        check_loss(LOSSES[spec.loss], torch.tensor(labels[:8]), outputs)
+    measures = own_measures(spec, labels, outputs)
+    if unknown := sorted(set(spec.evaluate.lower or ()) - set(measures)):
+        raise SpecError(
+            f'evaluate.lower: your metrics have no "{unknown[0]}". {suggest(unknown[0], measures)}They have '
+            f"{', '.join(measures)}"
+        )
+
+
+def own_measures(spec: AnyScenario, labels: np.ndarray, outputs: int) -> tuple[str, ...]:
+    """Return the names of a user's measures, () for none. Raises InputError."""
+    if not spec.evaluate.metrics:
+        return ()
+    scores = (Key(0) / "made-up scores").generator().random((len(labels), outputs), np.float32)
+    return tuple(own_metrics(spec.evaluate.metrics)(scores, labels))
+
+
 def shared_rows(
-    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key
+    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key, goal: Goal
 ) -> tuple[Split | GeneratedSplit, Partition]:
     """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
     if generate := DATA_SOURCES[data.source].generate:
         made: GeneratedSplit = generate(data, how, key / "data")
+        check_labels(made.train, goal[0])
         return made, made.train.parts
-    split = load_data(Request(data, key / "data", owners=users.columns if users else None))
+    owners = users.columns if users else None
+    split = load_data(Request(data, key / "data", owners, loss=goal[0], targets=goal[1]))
     if users is not None:
         train = split.train
         known = Known(train.y, train.users, train.silos)
@@ -260,6 +316,10 @@ def shared_rows(
             check_least(shared, 2, "with survival times, whose loss compares a user's records")
         return split, shared
     classed = split.train.silos if how.how == "owners" else split.train.y
+    if how.how == "dirichlet" and not split.train.classed and split.train.times is None:
+        raise SpecError(
+            'split.how: "dirichlet" mixes classes, and the labels are numbers (model.loss); use "iid" or "owners"'
+        )
     if classed is None:
         raise SpecError(
             f'split.how: "owners" wants data that say whose each row is, got data.source = "{data.source}"; use "iid" '
@@ -269,7 +329,7 @@ def shared_rows(
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:
-    """Return digests of a resolved scenario, wherever its data lie, and of the data.
+    """Return digests of a resolved scenario, wherever its data lie, of the data, and of a user's own loss.
 
     key: the operator's, without which nobody can try guesses at the data.
     """
@@ -278,10 +338,11 @@ def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) 
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
-    return {
-        "scenario_sha256": scenario_sha256(spec),
-        DATA_DIGEST: data.hexdigest(),
-    }
+    found = {"scenario_sha256": scenario_sha256(spec), DATA_DIGEST: data.hexdigest()}
+    if is_foreign(spec.loss):
+        own = source_digest(resolve(spec.loss, "model.loss"))
+        found[LOSS_DIGEST] = hmac.new(key, own.encode(), "sha256").hexdigest()
+    return found
 
 
 def timing(spec: CommonSections, clients: int) -> Timing:
@@ -382,7 +443,9 @@ def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | N
 def _of_users(spec: HorizontalScenario, rows: int | None) -> ReleasePlan | None:
     if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
         return None
-    found = user_privacy(spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed))
+    found = user_privacy(
+        spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed, spec.goal)
+    )
     return found.claims if found else None
 
 
@@ -397,18 +460,21 @@ _UNRECORDED: dict[str, Callable[[Any], str | None]] = {
 
 
 def _rows_of(spec: VerticalScenario) -> int:
-    return _rows(spec.data.model_dump_json(), spec.split.model_dump_json(), spec.seed)
+    return _rows(spec.data.model_dump_json(), spec.split.model_dump_json(), spec.seed, spec.goal)
 
 
 @functools.cache
-def _rows(data: str, split: str, seed: int) -> int:
+def _rows(data: str, split: str, seed: int, goal: Goal) -> int:
     """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
     holders = SplitSection.model_validate_json(split).holders
-    request = Request(DataSection.model_validate_json(data), Key(seed) / "data", holders=holders)
+    section = DataSection.model_validate_json(data)
+    request = Request(section, Key(seed) / "data", None, (), holders, *goal)
     return load_data(request).train.rows
 
 
 @functools.lru_cache(1)
-def _parts(data: str, how: HorizontalSplitSection, users: UsersSection | None, seed: int) -> Partition:
+def _parts(
+    data: str, how: HorizontalSplitSection, users: UsersSection | None, seed: int, goal: Goal
+) -> Partition:
     """Return whose the rows of a data section are, given as JSON."""
-    return shared_rows(DataSection.model_validate_json(data), how, users, Key(seed))[1]
+    return shared_rows(DataSection.model_validate_json(data), how, users, Key(seed), goal)[1]

@@ -29,7 +29,6 @@ from raydpzv.privacy.rows import RowReleasePlan
 from raydpzv.privacy.user_release import UserNoiseParts, UserPlan, UserRelease
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.settings.fields import per_client
-from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import UsersSection
 from raydpzv.sim.privacy_filter import check_first_release
 
@@ -86,10 +85,15 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         )
     if spec.model.weights:
         clauses.append("ε supposes that model.weights were made without these records")
-    if set(spec.own) - {spec.method.name}:
+    if spec.own_models:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
             "alone, which is checked on one batch of at most twice the planned size"
+        )
+    if is_foreign(spec.loss):
+        clauses.append(
+            "ε supposes that your own loss gives each record a value of its own scores and label alone, which is "
+            "checked on one batch"
         )
     return tuple(clauses)
 
@@ -148,13 +152,13 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanRelease
         per_upload=plan.per_upload,
         planned=spec.budget.updates is not None,
         exposed=_exposed(spec),
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
     )
 
 
-def _fitted(data: DataSection) -> tuple[str, ...]:
+def _fitted(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
     """Return where one record moves what others are before any release, one clause each."""
-    return tuple(found.how for found in fitted(data))
+    return tuple(found.how for found in fitted(spec.data, spec.goal))
 
 
 def _exposed(spec: VerticalScenario) -> str:
@@ -192,7 +196,7 @@ def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePl
         exact_shares=plan.even_shares,
         calibrated_by=plan.calibration,
         planned=spec.budget.updates is not None,
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
     )
     return found if privacy.epsilon is None else found.with_sigma_for(privacy.epsilon)
 
@@ -253,7 +257,7 @@ def _of_integers(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacyS
             noise=privacy.noise,
             permit_large_delta=bool(privacy.permit_large_delta),
             exposed=_exposed(spec),
-            fitted=_fitted(spec.data),
+            fitted=_fitted(spec),
         ),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
@@ -299,7 +303,7 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
         target=privacy.epsilon,
         noise=privacy.noise,
         permit_large_delta=bool(privacy.permit_large_delta),
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
     )
     how = IntegerRelease(privacy.clip, 1, setting.noise_multiplier, 1)
     updates = spec.budget.updates
@@ -374,7 +378,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         against=against,
         planned=updates is not None,
         exposed=_exposed_coins(spec, against),
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
         drawn=_drawn(spec.users),
     )
     if privacy.epsilon is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from raydpzv.experiment.prepare import (
     class_shares,
     fingerprint,
     load_scenario,
+    own_measures,
     unrecorded_noise,
 )
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
@@ -112,8 +114,13 @@ class PreparedVertical(Prepared):
         return found | (plan.facts() if plan else {}) | weights_sha256(words)
 
     def class_shares(self) -> list[float]:
+        if self.server.y_held_out.dtype.kind == "f":
+            return [math.nan]
         tested = len(self.server.y_held_out) - self.server.validated
         return class_shares(self.server.y_held_out[:tested], self.server.classes)
+
+    def measures(self) -> tuple[str, ...]:
+        return own_measures(self.spec, self.server.y_held_out, self.server.outputs)
 
     def model_names(self) -> list[str]:
         return ["server", *(f"client {m}" for m in range(len(self.clients)))]

@@ -270,6 +270,14 @@ def final_score(scores: pa.Table, name: str) -> float:
     return float(last[0][name]) if last else math.nan
 
 
+def measures(table: pa.Table) -> dict[str, tuple[IntArray, FloatArray]]:
+    """Return rounds and values of each measure of its own name at the evaluations of the test rows, in order."""
+    chosen = _of_part(table, "test")
+    names = np.array(chosen.column("name").to_pylist(), dtype=str)
+    rounds, values = _column(chosen, "round"), _column(chosen, "value")
+    return {name: (rounds[names == name], values[names == name]) for name in dict.fromkeys(names.tolist())}
+
+
 def validation_by_round(evaluation: pa.Table) -> dict[int, float]:
     """Return the accuracy on validation rows by the round of the evaluation; nothing without such rows."""
     validated = _of_part(evaluation, "validation")

@@ -165,6 +165,16 @@ CONCORDANCE = pa.schema(
     ]
 )
 
+MEASURE = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("time", pa.float64()),
+        ("part", pa.string()),  # as in the evaluation's row
+        ("name", pa.string()),  # "rmse" and "r2" of numbers, or what the user's metrics name
+        ("value", pa.float64()),  # NaN where it is not defined
+    ]
+)
+
 NUMBERS = pa.schema(
     [
         ("round", pa.int64()),  # an evaluation's: all messages up to and with this update
@@ -225,6 +235,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "auc": AUC,
     "balanced_accuracy": BALANCED_ACCURACY,
     "concordance": CONCORDANCE,
+    "measure": MEASURE,
     "numbers": NUMBERS,
     "fault": FAULT,
     "clock": CLOCK,

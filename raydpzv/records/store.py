@@ -31,6 +31,7 @@ _UNDIGESTED = (
     "leg",
     "auc",
     "balanced_accuracy",
+    "measure",
     "numbers",
     "user_epsilon",
     "attempt",
@@ -38,8 +39,8 @@ _UNDIGESTED = (
     "pair",
 )
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
-"""Row types that the digest covers. The others follow from these (areas and balanced accuracies, numbers, ε of users,
-attempts), belong to the data (pairs), or differ in each run (work)."""
+"""Row types that the digest covers. The others follow from these (areas, balanced accuracies, measures, numbers, ε of
+users, attempts), belong to the data (pairs), or differ in each run (work)."""
 _BETWEEN = "\x00"
 """Separator of texts in the digest."""
 _ROW_GROUP = 1 << 13

@@ -153,7 +153,8 @@ def table(runs: pa.Table, curves: pa.Table, targets: Sequence[float]) -> pa.Tabl
     """
     found, asked = lines(runs, curves), [target_name(t) for t in dict.fromkeys(targets)]
     sent, passed = equal_bytes(curves, runs), equal_seconds(curves, runs)
-    rows = [_row(line, sent, passed, dict.fromkeys(targets)) for line in found]
+    measures = measures_of(runs)
+    rows = [_row(line, sent, passed, dict.fromkeys(targets)) | _measures(line, measures) for line in found]
     for name in asked:
         medians = [
             row[f"seconds_{name}_median"] for row, line in zip(rows, found, strict=True) if not line.control
@@ -162,7 +163,7 @@ def table(runs: pa.Table, curves: pa.Table, targets: Sequence[float]) -> pa.Tabl
         for row in rows:
             compared = math.isfinite(quickest) and quickest > 0
             row[f"slower_{name}"] = row[f"seconds_{name}_median"] / quickest if compared else math.nan
-    return pa.Table.from_pylist(rows, schema=_schema(asked))
+    return pa.Table.from_pylist(rows, schema=_schema(asked, measures))
 
 
 def equal_bytes(curves: pa.Table, runs: pa.Table | None = None) -> int:
@@ -226,6 +227,21 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
     return row
 
 
+def measures_of(runs: pa.Table) -> list[str]:
+    """Return the names of further measures that a comparison's runs have: of numbers, and the user's."""
+    return [name for name in runs.column_names if name not in RUNS.names]
+
+
+def _measures(line: Line, names: Sequence[str]) -> dict[str, float]:
+    """Return the columns of further measures: over the runs that end with a model, since none has a worst value."""
+    ended = [run for run in line.runs if not ends_without_model(run)]
+    return {
+        column: value
+        for name in names
+        for column, value in _spread(name, [known(run[name]) for run in ended]).items()
+    }
+
+
 def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """Return a score of each run's model; 0 where a run ends without one."""
     return [0.0 if ends_without_model(run) else known(run[name]) for run in runs]
@@ -274,7 +290,7 @@ def _median(values: Sequence[float | None]) -> float:
     return float(np.median(found)) if found else math.nan
 
 
-def _schema(targets: Sequence[str]) -> pa.Schema:
+def _schema(targets: Sequence[str], measures: Sequence[str] = ()) -> pa.Schema:
     fields = [
         *(
             ("label", pa.string()),
@@ -300,7 +316,7 @@ def _schema(targets: Sequence[str]) -> pa.Schema:
         fields += _floats(f"seconds_{name}", _SPREAD)
         fields += [(f"{way}_{name}_median", pa.float64()) for way in ("bytes_up", "bytes_down")]
         fields += [*_floats(f"bytes_{name}", _SPREAD), (f"slower_{name}", pa.float64())]
-    return pa.schema(fields)
+    return pa.schema([*fields, *(field for name in measures for field in _floats(name, _SPREAD))])
 
 
 def _floats(name: str, whats: Sequence[str]) -> list[tuple[str, pa.DataType]]:

@@ -24,7 +24,7 @@ from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import EMPTY
-from raydpzv.report import client_plots, plots, privacy, run_plots, run_summary, run_tables
+from raydpzv.report import client_plots, measure_plots, plots, privacy, run_plots, run_summary, run_tables
 from raydpzv.report.plots import ReportFigure
 from raydpzv.report.run_tables import RunView
 from raydpzv.report.table import grid
@@ -34,6 +34,7 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     run_plots.accuracy_over_updates,
     run_plots.accuracy_over_seconds,
     run_plots.accuracy_over_bytes,
+    measure_plots.measures_over_updates,
     run_plots.loss_over_updates,
     run_plots.bytes_per_update,
     run_plots.missed_over_updates,

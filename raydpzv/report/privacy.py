@@ -245,7 +245,7 @@ def privacy(scenario: AnyScenario | str, rows: int | None = None) -> ScenarioPri
     """Return every ε of a scenario before it trains; rows: of training, if the data are not here. Raises InputError."""
     spec = load(scenario) if isinstance(scenario, str) else scenario
     plan = planned_privacy(spec, rows)
-    lists = stated_lists(spec.data) if plan else ()
+    lists = stated_lists(spec.data, spec.goal) if plan else ()
     return ScenarioPrivacy(
         plan, verdict(plan), lists, plan.planned if plan else spec.budget.updates is not None
     )

@@ -36,7 +36,7 @@ from raydpzv.records.fork import fork, fork_size
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
-from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial, check_evaluated
+from raydpzv.search.search_plan import Population, SearchPlan, Trial, check_evaluated
 from raydpzv.search.space import Dimension, literal, rounded
 from raydpzv.search.trial_ranking import figure, has_reached, metric_at, ranked, without_checkpoint
 
@@ -325,7 +325,7 @@ def _decided(folder: Path, plan: SearchPlan, updates: int) -> Turn:
     values = {n: metric_at(path, plan.metric, updates) for n, path in paths.items()}
     key = Key(population.seed) / "search" / "population" / updates
     exploits = []
-    for number, donor in pairs(values, population.quantile, key, higher=METRICS[plan.metric] == "max"):
+    for number, donor in pairs(values, population.quantile, key, higher=plan.higher):
         check_alike(number, paths[number], donor, paths[donor], updates)
         size = fork_size(paths[donor])
         now = current(next(t for t in trials if t.number == donor))

@@ -27,7 +27,7 @@ from raydpzv.experiment.prepare import planned_privacy, prepare
 from raydpzv.files import write_atomically
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine, table_html
-from raydpzv.registry import DATA_SOURCES, TRIAL_POOLS
+from raydpzv.registry import LOSSES, TRIAL_POOLS
 from raydpzv.report.plots import png
 from raydpzv.report.table import grid
 from raydpzv.search import promotion
@@ -37,11 +37,13 @@ from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
     METRICS,
+    OF_NUMBERS,
     Drawing,
     Population,
     SearchPlan,
     Trial,
     grace_of,
+    is_higher_better,
     read_search,
     trials_of,
 )
@@ -183,11 +185,10 @@ def planned(
 ) -> tuple[SearchPlan, int]:
     """Return the plan of a search, and how many trials it would have if no draws were equal (0: it learns)."""
     base = catalog.load(scenario, changes)
-    survives = DATA_SOURCES[base.data.source].loss == "cox"
-    usual = "concordance" if survives else "accuracy"
+    usual = LOSSES[base.loss].score
     metric = options.metric or (f"validation_{usual}" if base.data.validation_fraction else usual)
     batch = jobs or os.cpu_count() or 1
-    drawing, points = _points(space, base, options, batch, higher=METRICS.get(metric) == "max")
+    drawing, points = _points(space, base, options, batch, higher=is_higher_better(metric, base))
     make = drawing.make if drawing else lambda settings: catalog.load(scenario, [*changes, *settings])
     trials = trials_of(make, points, options.epsilon)
     promotes = options.scheduler == "asha" and not _why_not_promoting(trials, actors=options.actors)
@@ -388,13 +389,22 @@ def _population(
 def _check_metric(plan: SearchPlan, first: Trial) -> None:
     """Load a trial's data, to raise their errors before anything is written, and check the metric."""
     experiment = prepare(first.spec)
-    shares = experiment.class_shares()
-    survives, name = any(map(math.isnan, shares)), plan.metric.removeprefix("validation_")
-    if survives and name not in ("concordance", "loss"):
-        raise SpecError(f"--metric {plan.metric}: survival times have none; use concordance or loss")
-    if not survives and name == "concordance":
-        raise SpecError(f"--metric {plan.metric}: wanted survival times, got classes; use accuracy or loss")
-    if name in ("roc_auc", "pr_auc", "balanced_accuracy") and len(shares) != 2:
+    shares, loss = experiment.class_shares(), LOSSES[first.spec.loss]
+    unclassed, name = any(map(math.isnan, shares)), plan.metric.removeprefix("validation_")
+    known = [*(("rmse", "r2") if loss.score == "rmse" else (loss.score,)), *experiment.measures(), "loss"]
+    if unclassed and name not in known:
+        labels = "survival times" if loss.labels == "times" else "these labels"
+        use = f"{suggest(name, known)}Use {' or '.join(dict.fromkeys(known))}"
+        raise SpecError(f"--metric {plan.metric}: {labels} have none. {use}")
+    if not unclassed and plan.metric not in (*METRICS, *OF_NUMBERS) and name not in experiment.measures():
+        near, measures = suggest(name, experiment.measures()), ", ".join(experiment.measures())
+        raise SpecError(
+            f"--metric {plan.metric}: evaluate.metrics has no such measure. {near}It has {measures}"
+        )
+    if not unclassed and name in ("concordance", "rmse", "r2"):
+        wanted = "survival times" if name == "concordance" else "numbers for labels"
+        raise SpecError(f"--metric {plan.metric}: wanted {wanted}, got classes; use accuracy or loss")
+    if name in ("roc_auc", "pr_auc", "balanced_accuracy") and not unclassed and len(shares) != 2:
         raise SpecError(
             f"--metric {plan.metric}: wanted data of two classes, these have {len(shares)}; use accuracy or loss"
         )

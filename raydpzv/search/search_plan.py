@@ -38,10 +38,18 @@ METRICS = {
     )
 }
 """What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
+OF_NUMBERS = {"rmse": "min", "r2": "max", "validation_rmse": "min", "validation_r2": "max"}
+"""The same of models of numbers."""
 SCHEDULERS = ("none", "asha", "pbt")
 REDUCTION = 3
 """Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third resume to thrice as many updates."""
 _TOLERANCE = 1 + 1e-9
+
+
+def is_higher_better(metric: str, spec: AnyScenario) -> bool:
+    """Tell whether more of a metric is better; of a user's own the scenario says so (`evaluate.lower`)."""
+    own = metric.removeprefix("validation_") in (spec.evaluate.lower or ())
+    return {**METRICS, **OF_NUMBERS}.get(metric, "min" if own else "max") == "max"
 
 
 @dataclass(frozen=True)
@@ -132,10 +140,12 @@ class SearchPlan:
     log_scaled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.metric not in METRICS:
-            near = suggest(self.metric, METRICS)
+        metrics = [*METRICS, *OF_NUMBERS]
+        if self.metric not in metrics and not self.trials[0].spec.evaluate.metrics:
+            near = suggest(self.metric, metrics)
             raise SpecError(
-                f'--metric: wanted one of {", ".join(METRICS)}, got "{self.metric}". {near}'.rstrip()
+                f"--metric: wanted one of {', '.join(metrics)}, or a measure of your own (evaluate.metrics), got "
+                f'"{self.metric}". {near}'.rstrip()
             )
         if self.scheduler not in SCHEDULERS:
             known, near = ", ".join(SCHEDULERS[:-1]), suggest(self.scheduler, SCHEDULERS)
@@ -152,7 +162,7 @@ class SearchPlan:
     @property
     def higher(self) -> bool:
         """Is more of the metric better?"""
-        return METRICS[self.metric] == "max"
+        return is_higher_better(self.metric, self.trials[0].spec)
 
     @property
     def budget(self) -> int:

@@ -73,6 +73,9 @@ def curve(path: Path, metric: str) -> dict[int, float]:
     rows = RunFolder(path).rows()
 
     def first(kind: str, name: str) -> dict[int, float]:
+        if kind not in rows:  # a measure of its own name
+            found = (r for r in reversed(rows["measure"].to_pylist()) if r["name"] == name)
+            return {r["round"]: r["value"] for r in found if r["part"] == part}
         return {r["round"]: r[name] for r in reversed(rows[kind].to_pylist()) if r["part"] == part}
 
     losses = first("evaluation", "loss")

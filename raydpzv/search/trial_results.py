@@ -174,6 +174,8 @@ def search_results(
         why = reasons.get(trial.number, "")
         row = _row(trial, path, summary, found, stopped=trial.number in cut, reason=why)
         rows.append(row | facts_of(trial.number, found_turns) if plan.population else row)
+    measures = dict.fromkeys([plan.metric, *(name for row in rows for name in row)], math.nan)
+    rows = [measures | row for row in rows]  # a trial without a result has none of the user's measures
     choice = _best(plan, trials, rows)
     winner = choice.trials[0] if choice and not stopped else None
     # a run that broke off, as one does that diverges, ended where its releases had it end
@@ -208,7 +210,7 @@ def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress
     if status == STOPPED and updates not in _pauses(plan):
         return None
     if status == DONE:
-        value = _measured(found)[plan.metric]
+        value = _measured(found).get(plan.metric, math.nan)
     elif status != DIVERGED:
         value = metric_at(path, plan.metric, updates)
     return TrialProgress(status, why, updates, value)
@@ -295,6 +297,8 @@ def _measured(rows: Rows) -> Row:
         for row in rows[kind].to_pylist():
             part = "validation_" if row["part"] == "validation" else ""
             found |= {f"{part}{name}": row[name] for name in names}
+    for row in rows["measure"].to_pylist():
+        found[f"{'validation_' if row['part'] == 'validation' else ''}{row['name']}"] = row["value"]
     return found
 
 

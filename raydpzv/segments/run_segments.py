@@ -38,7 +38,7 @@ class RunSegment:
 
     @property
     def start(self) -> SegmentStart:
-        """Where the segment starts, once roles are restored to it."""
+        """Where the segment starts, once roles are there."""
         evaluated = self._checkpoint.round if self._checkpoint else 0
         lost = self._checkpoint is None and self._recovered > 0  # a segment of which the ledger alone is left
         return SegmentStart(self._number + lost, self._time, evaluated, self._served)
@@ -218,7 +218,7 @@ class PullSegment(RunSegment):
 
     Clients are functions of the ledger, so a checkpoint is of the server and its accounts alone, and updates beyond it
     are entered into rows and accounts as the ledger has them: no client makes them again. An upload under way is lost;
-    where it released something it counts all the same, since those who saw it have it: one for each client.
+    where it released something it counts all the same, since an observer has it: one for each client.
     """
 
     def bring(self, ledger: Ledger, *, accounted: bool) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from raydpzv.errors import suggest
+from raydpzv.foreign import is_foreign
 from raydpzv.registry import Registry
 from raydpzv.settings.bounds import LEAST, MOST, Width
 from raydpzv.settings.party_names import NAME as PARTY
@@ -19,7 +20,7 @@ from raydpzv.settings.party_names import NAME as PARTY
 Widths = Annotated[tuple[Width, ...], Field(strict=False)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a registry has no hash, which optional settings need
 class Named:
     """A setting that names an entry of a registry."""
 
@@ -121,6 +122,16 @@ Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 """Arguments of a user's own class or function."""
 
 
+def _own(value: Any) -> Any:
+    if not is_foreign(value):
+        raise ValueError('wanted a function of your own, "module:attribute"')
+    return value
+
+
+Own = Annotated[str, BeforeValidator(_own)]
+"""A user's own function."""
+
+
 def _party_weights(value: Any) -> Any:
     """Accept a table by party, or a list with one entry for each client."""
     if isinstance(value, list | tuple):
@@ -174,6 +185,15 @@ def _label(value: Any) -> Any:
     return value
 
 
+def _target(value: Any) -> Any:
+    """Accept a column, or a list of columns."""
+    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not listed or not all(isinstance(column, str) for column in listed) or len(set(listed)) < len(listed):
+        raise ValueError('wanted a column, or a list of columns, each once, such as ["rain", "wind"]')
+    return value if isinstance(value, str) else listed
+
+
+Target = Annotated[str | tuple[str, ...], BeforeValidator(_target)]
 Classes = Annotated[int | tuple[Label, ...], BeforeValidator(_classes)]
 Categories = Annotated[tuple[str, ...] | dict[str, tuple[Label, ...]], BeforeValidator(_categories)]
 OneLabel = Annotated[Label, BeforeValidator(_label)]

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.foreign import is_foreign, packed, unpack
 from raydpzv.notebook import table_html
-from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
+from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, LOSSES, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
     Categories,
@@ -23,6 +23,7 @@ from raydpzv.settings.fields import (
     Named,
     OneLabel,
     Options,
+    Own,
     Parties,
     PartyName,
     PartyWeights,
@@ -32,11 +33,15 @@ from raydpzv.settings.fields import (
     PerColumn,
     PerColumnPositive,
     Section,
+    Target,
     VerticalSelectors,
     WidthOrWidths,
     Widths,
 )
 from raydpzv.settings.party_names import label
+
+LossName = Annotated[str, Named(LOSSES)]
+TargetKind = Literal["classes", "numbers"]
 
 
 class DataSection(Section):
@@ -51,8 +56,9 @@ class DataSection(Section):
     creditcard, heart_disease, tcga_brca); see docs/data.md."""
     file: str | None = None
     """Table or array file (csv, parquet, survival, multiview, tokens); counts from the scenario file's folder."""
-    target: str | None = None
-    """Column with the label (csv, parquet); of survival times, whether one is an event (1, or 0 for censored)."""
+    target: Target | None = None
+    """Column with the label (csv, parquet), or a list of columns of numbers; of survival times, whether one is an event
+    (1, or 0 for censored)."""
     time: str | None = None
     """Column of survival times (survival), any numbers that grow."""
     groups: str | None = None
@@ -104,6 +110,11 @@ class DataSection(Section):
     """Length of a text in tokens (amazon_polarity, synthetic_reviews): longer texts are cut, shorter ones padded."""
     vocabulary: Annotated[int, Field(ge=2, le=2**24)] = 30_522
     """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        """The columns with labels."""
+        return (self.target,) if isinstance(self.target, str) else self.target or ()
 
     @property
     def labels(self) -> tuple[Label, ...] | None:
@@ -184,6 +195,11 @@ class ModelSection(Section):
     """Arguments of your own bottom models. Parameters named shape, embedding and client are filled in."""
     head_options: Options | None = None
     """Arguments of your own head. Parameters named clients, embedding and classes are filled in."""
+    loss: LossName | None = None
+    """Loss of the scores: "cross_entropy" of classes (left out: this), "binary" of two with one score, "multi_label" of
+    labels 0 and 1, "squared_error" of numbers; or your own, "module:attribute", one value a record."""
+    targets: TargetKind | None = None
+    """What your own loss takes, classes or numbers; left out: whole numbers and texts are classes, others numbers."""
     weights: PartyWeights | None = None
     """Weights before the first update, by party, and of the head as "server": each a file (.safetensors, .pt) or your
     own mapping of names to tensors, such as {bank = "bank.safetensors", server = "parts:head_weights"}."""
@@ -348,6 +364,10 @@ class EvaluateSection(Section):
 
     every: Count = 100
     """Updates between evaluations."""
+    metrics: Own | None = None
+    """Your own measures of held-out rows, "module:attribute": scores and labels to a table of floats by name."""
+    lower: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    """Own measures of which less is better, for a search that chooses by one."""
 
 
 class RecordSection(Section):
@@ -388,14 +408,43 @@ class CommonSections(Section):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The names of a user's models and method. The data are apart: no party may get those of the others."""
+        """The names of a user's objects. The data are apart: no party may get those of the others."""
         model, method = getattr(self, "model", None), getattr(self, "method", None)
-        words = [getattr(method, "name", "")]
-        words += [getattr(model, name, "") for name in ("kind", "bottom", "head")]
+        words = (getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
+        return tuple(
+            dict.fromkeys([*self.own_models, *(word for word in words if word and is_foreign(word))])
+        )
+
+    @property
+    def own_models(self) -> tuple[str, ...]:
+        """The names of a user's models."""
+        model = getattr(self, "model", None)
+        words = [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
         given = getattr(model, "weights", None) or ""
         words += given.values() if isinstance(given, Mapping) else [given]
         return tuple(dict.fromkeys(filter(is_foreign, words)))
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss: the scenario's, or that which the labels of the data set are for."""
+        return getattr(getattr(self, "model", None), "loss", None) or DATA_SOURCES[self.data.source].loss
+
+    @property
+    def goal(self) -> tuple[str, str | None]:
+        """The loss, and what a user's own takes."""
+        return self.loss, self.targets
+
+    @property
+    def targets(self) -> str | None:
+        """What a user's own loss takes, "classes" or "numbers"; None: as the labels' type says."""
+        return getattr(getattr(self, "model", None), "targets", None)
+
+    def scores(self, width: int) -> int:
+        """Return how many scores a record has. width: classes, or numbers for labels."""
+        asked = getattr(getattr(self, "model", None), "outputs", None)
+        known = None if is_foreign(self.loss) else LOSSES[self.loss].outputs
+        return asked or known or width
 
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state, and the user's objects with it: another process may not be able to import them."""

@@ -381,6 +381,8 @@ class ServerLoop:
         for name in ("balanced_accuracy", "concordance"):
             if (score := getattr(metrics, name)) is not None:
                 self.observer.emit(name, round=round, time=at, part=part, **{name: score})
+        for name, value in metrics.measures.items():
+            self.observer.emit("measure", round=round, time=at, part=part, name=name, value=value)
 
     def close(self) -> None:
         """Record the services whose answers were never applied."""

@@ -10,7 +10,8 @@ from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.runner import Continued, continued, continued_at, usual_runner
+from raydpzv.experiment.resuming import Continued, continued, continued_at
+from raydpzv.experiment.runner import usual_runner
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS

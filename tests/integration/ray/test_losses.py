@@ -19,8 +19,7 @@ from raydpzv.errors import Lost, RunError, Stalled
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.rebuild import rebuild, rebuild_client, replay
-from raydpzv.experiment.resuming import resuming
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder

@@ -12,7 +12,8 @@ from raydpzv.errors import InputError, NotRecomputable, RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import replay
-from raydpzv.experiment.runner import continued, continued_at, run_local, upload_rest
+from raydpzv.experiment.resuming import continued, continued_at, upload_rest
+from raydpzv.experiment.runner import run_local
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage import download

@@ -11,7 +11,7 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError, InputError, RunError, StoppedEarly
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.write_ahead_log import TAIL
