@@ -86,6 +86,17 @@ def test_a_record_that_is_computed_again_and_not_to_its_end_keeps_its_summary(tm
     assert not RunFolder.open(tmp_path / "killed").has_summary()
 
 
+def test_a_run_whose_ledger_holds_its_releases_is_computed_again_in_its_folder(tmp_path: Path) -> None:
+    """As trials of a search are, which take checkpoints from there."""
+    run = tmp_path / "run"
+    stopped_at(20, run)
+    for path in run.glob("checkpoint*"):
+        path.unlink()
+    experiment, opened, _ = continued(run, in_place=True)
+    assert not opened.is_recomputed
+    assert run_prepared(experiment, opened).summary["digest"] == scenarios.run(spec()).summary["digest"]
+
+
 def test_what_a_kill_after_the_end_left_is_deleted_when_somebody_would_continue(tmp_path: Path) -> None:
     run = tmp_path / "run"
     stopped_at(20, run)
