@@ -9,7 +9,7 @@ is never kept: its memory and its device are bound to its place.
 from __future__ import annotations
 
 import gc
-import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,12 +25,6 @@ _MAKING = "make"
 """The concurrency group in which objects are made and dropped, so that no other call blocks it."""
 _DROP_TIMEOUT = 10.0
 """Seconds in which a process must have dropped its object; else it is ended."""
-_ARROW = (
-    "RAY_DISABLE_CUSTOM_ARROW_DATA_SERIALIZATION",
-    "RAY_DISABLE_CUSTOM_ARROW_JSON_OPTIONS_SERIALIZATION",
-)
-"""Ray's switches that keep it from loading pyarrow (29 MB) for its pickler. It would then send slices of tables without
-the rest of their columns; here, tables of rows are sent whole."""
 _SURVIVES_WITHIN = 3.0
 """Seconds in which a process of a run that lost others must have finished its calls; else it is ended."""
 _MOST_IDLE = 16
@@ -44,7 +38,7 @@ class ActorProcess:
     """
 
     def __init__(self) -> None:
-        os.environ.update(dict.fromkeys(_ARROW, "1"))
+        _pickle_without_arrow()
         self._made = threading.Event()
         self._object: Any = None
         self._failure: BaseException | None = None
@@ -94,6 +88,22 @@ class ActorProcess:
         if self._failure is not None:
             raise self._failure
         return self._object
+
+
+def _pickle_without_arrow() -> None:
+    """Keep Ray's pickler from loading pyarrow (29 MB) here: it looks for it once, at the first value.
+
+    With it, slices of tables would be sent without the rest of their columns; here, tables of rows are sent whole.
+    """
+    import ray
+
+    if "pyarrow" in sys.modules or not ray.is_initialized():
+        return
+    sys.modules["pyarrow"] = None  # type: ignore[assignment]  # as if it were not installed
+    try:
+        ray.put(None)
+    finally:
+        del sys.modules["pyarrow"]
 
 
 @dataclass(frozen=True)
@@ -265,7 +275,7 @@ def _answering(processes: Sequence[Any], name: str, within: float) -> list[Any]:
 
 
 def _succeeds(reference: Any) -> bool:
-    """Tell whether a process did a call; one that was lost, in its run or idle, does not."""
+    """Return whether a process did a call; one that was lost, in its run or idle, does not."""
     import ray
 
     try:

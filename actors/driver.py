@@ -202,7 +202,7 @@ class Driver:
         raise NotImplementedError
 
     def _bring_segment(self) -> Any:
-        """Return the call that brings roles to where the segment starts."""
+        """Return the call that restores roles to the start of the segment."""
         raise NotImplementedError
 
     def _open_wall(self, origin: float) -> Any:
@@ -235,7 +235,7 @@ class Driver:
             self._loops[self._run_loop(worker, rejoins=rejoins)] = worker
 
     def _stop_loops(self, timeout: float) -> None:
-        """Tell all actors that the run is over; of one that is lost, the end of its loop will tell."""
+        """End all actors' run; a lost one shows when its loop ends."""
         for call in [actor.stop.remote() for actor in self._workers()]:
             try:
                 get(call, timeout, f"the {self._called} to stop")
@@ -282,7 +282,7 @@ class Driver:
             self._stop_sent = True
             self._control(server.stop.remote(USER), "the server to stop")
         if heard:
-            self._control(server.go_on.remote(), "the server to go on")
+            self._control(server.go_on.remote(), "the server to continue")
         found: Status = self._control(server.status.remote(), "the server's status")
         seconds = found.checkpoint_seconds + self._hooks.writer.checkpoint_seconds
         self._status = found._replace(checkpoint_seconds=seconds)
@@ -401,7 +401,7 @@ class _Session(Generic[P]):
         try:
             return cast(P, self._restarts.go_back(failure, party, status))
         except RaydpzvError as error:
-            ends = RunError(f"{failure}; the run cannot go on: {error}")
+            ends = RunError(f"{failure}; the run cannot continue: {error}")
             self._end(ends)
             raise ends from error
 
@@ -411,7 +411,7 @@ class _Session(Generic[P]):
         if isinstance(failure, Lost) and self._restarts.allow(failure, party, self._status, 0):
             return self.go_back(failure, party, self._status)
         if self._restarts.count and isinstance(failure, InputError):
-            failure = RunError(f"actors were lost, and the run cannot go on: {failure}")
+            failure = RunError(f"actors were lost, and the run cannot continue: {failure}")
         if isinstance(failure, RunError):  # of wrong input nothing is on record
             self._end(failure)
         raise failure
@@ -439,7 +439,7 @@ def translated(error: BaseException) -> BaseException:
 
 
 def is_ray_error(error: BaseException) -> bool:
-    """Tell whether an actor failed, died or did not answer in time."""
+    """Return whether an actor failed, died or did not answer in time."""
     import ray
 
     return isinstance(error, ray.exceptions.RayError | Stalled)

@@ -121,7 +121,7 @@ class JobServer:
                 ) from None
 
     def stop(self, job: str) -> None:
-        """Ask a job to end; it is told first, and killed if it does not."""
+        """Ask a job to end, and kill it if it does not."""
         with self._named():
             self._client.stop_job(job)
 
@@ -143,7 +143,7 @@ class JobServer:
                     silent_since = silent_since or time.monotonic()
                     if time.monotonic() - silent_since > _LOST:
                         raise RunError(
-                            f"lost the cluster at {self.address} ({_line(error)}); the job {job} may go on there"
+                            f"lost the cluster at {self.address} ({_line(error)}); the job {job} may continue there"
                         ) from None
                 time.sleep(_LOOK)
 

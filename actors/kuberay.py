@@ -20,7 +20,7 @@ from raydpzv.experiment.prepare import Prepared
 RUNS = "/raydpzv"
 """Where the claim is mounted in the head's pod."""
 POD = "/tmp/raydpzv"
-"""Where a run's folder is in the head's pod that is brought to a storage."""
+"""Where a run's folder is in the head's pod if it is uploaded to a storage."""
 SCENARIO = "/etc/raydpzv/scenario.toml"
 """Where a scenario of the user's own is in the head's pod."""
 LONGEST_NAME = 47

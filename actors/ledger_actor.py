@@ -45,12 +45,10 @@ class LedgerActor(TransportPort):
         return self._transport.address if self._transport else None
 
     def append(self, updates: Slice) -> None:
-        """Add updates; they are written when this returns."""
         for u in updates.updates():
             self._open().enter(u)
 
     def since(self, version: int, until: int | None = None) -> Slice:
-        """Return updates version+1 .. until."""
         with self._counting:
             self._reads += 1
         return self._open().since(version, until)

@@ -65,7 +65,6 @@ class LedgerConnection:
         self._connection: Connection | None = None
 
     def since(self, version: int, until: int | None) -> Slice:
-        """Return updates version+1 .. until (None: all)."""
         request = _RANGE.pack(_SINCE, version, _NEWEST if until is None else until)
         answer = self._ask((request,), f"the ledger's updates after {version}")
         if not answer or answer[0] != _FOUND:
@@ -74,7 +73,6 @@ class LedgerConnection:
         return _read_slice(answer)
 
     def append(self, updates: Slice) -> None:
-        """Add updates; they are written when this returns."""
         request = _slice_frame(_APPEND, updates)
         frames.read_answer(self._ask(request, f"the ledger to write update {updates.last}"))
 
@@ -116,7 +114,6 @@ class LedgerConversation:
         return MOST
 
     def answer(self, frame: memoryview) -> Sequence[bytes]:
-        """Return the answer's frame."""
         try:
             kind, a, b = _RANGE.unpack_from(frame)
         except struct.error as error:

@@ -26,7 +26,7 @@ class Machine:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def carries(self, selector: Selector) -> bool:
-        """Tell whether the machine's labels match: "a", "in(a, b)", or with "!" any other value or none."""
+        """Return whether the machine's labels match: "a", "in(a, b)", or with "!" any other value or none."""
         for label, wanted in selector.items():
             words = re.findall(r"[^!(), ]+", wanted)
             values = words[1:] if "(" in wanted else words
@@ -167,7 +167,7 @@ def _lack_of_machines(plan: Plan, parts: Sequence[_Part], machines: Sequence[Mac
 
 
 def fits(asked: Amounts, there: Amounts) -> bool:
-    """Tell whether the resources suffice, up to rounding."""
+    """Return whether the resources suffice, up to rounding."""
     return all(there.get(kind, 0.0) + _SLACK >= amount for kind, amount in asked.items())
 
 

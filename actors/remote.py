@@ -28,7 +28,7 @@ def actor_of(error: BaseException) -> str:
 
 
 def lost(error: BaseException) -> bool:
-    """Tell whether the called actor itself died; an error that it raised over another actor's death does not count."""
+    """Return whether the called actor itself died; its error over another actor's death does not count."""
     import ray
 
     return isinstance(error, ray.exceptions.RayActorError) and not isinstance(

@@ -20,7 +20,7 @@ _KNOWN_WITHIN = 60.0
 _LOOK = 0.5
 """Seconds between checks of the missing resources."""
 _USUAL = 5.0
-"""Seconds that Ray may take for a placement that fits, before the user is told."""
+"""Seconds that Ray may take for a placement that fits, before the user sees a message."""
 
 
 class Reservation:

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from raydpzv.errors import Lost, ReplayMismatch, RunError, Stalled, TransportError
 from raydpzv.experiment.finalize import RowWriter, contradicts
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.runner import fall_back, go_back
+from raydpzv.experiment.resuming import fall_back, go_back
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
 
@@ -65,10 +65,10 @@ class Restarts:
             why = f"{what} came from the operating system and was not kept"
         if not (isinstance(error, Lost) and why):
             return error
-        return Lost(f"{error}; the run cannot go on: {why}", error.actor)
+        return Lost(f"{error}; the run cannot continue: {why}", error.actor)
 
     def allow(self, error: BaseException, party: str, status: Status, replaced: int) -> bool:
-        """Take note of a loss; tell whether the run continues after it.
+        """Take note of a loss; return whether the run continues after it.
 
         party: who was lost, as far as is known; status: where the run stood; replaced: actors that were made again
         without it going back.
@@ -87,7 +87,8 @@ class Restarts:
         return True
 
     def go_back(self, error: BaseException, party: str, status: Status) -> Prepared:
-        """Bring the run's folder to its last checkpoint; return what continues from there. All actors have been ended.
+        """Restore the run's folder to its last checkpoint; return what continues from there. All actors have been
+        ended.
 
         Raises InputError where it cannot.
         """
@@ -98,7 +99,7 @@ class Restarts:
             experiment = fall_back(self._experiment, self._writer, error, status.time)
             self._before += 1  # nobody was lost
         else:
-            done = f"all actors are made again ({self.count} of {self._limit}), and the run goes on from"
+            done = f"all actors are made again ({self.count} of {self._limit}), and the run continues from"
             message = f"{' '.join(str(error).split())[:200]}; {done}"
             fault = {"time": status.time, "party": party, "kind": LOST, "message": message}
             experiment = go_back(self._experiment, self._writer, fault)
@@ -107,7 +108,7 @@ class Restarts:
         return experiment
 
     def evaluated(self, status: Status, metrics: Metrics) -> None:
-        """Tell whom it concerns of an evaluation; not of one that is made again."""
+        """Report an evaluation; not of one that is made again."""
         self._heard = max(self._heard, status.updates)
         if status.updates > self._told:
             self._evaluated(status, metrics)

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from actors.actor_reuse import end, start
+from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
+from actors.own_objects import check_travel, put_data, take_data
 from actors.placement import whole_run_gpus
 from actors.remote import get, lost
 from actors.reservation import reserved
 from actors.shares import Plan, Share, device_slots
 from raydpzv.compare.plan import Planned
-from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
+from raydpzv.compare.run_comparison import RUNS_FOLDER, PoolOptions, run_planned
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.records.callbacks import StatusCallback
@@ -36,8 +39,9 @@ class RunSlot:
 
     CONTROL = ("status", "stop")
 
-    def __init__(self, workplace: str, gpus: float) -> None:
+    def __init__(self, workplace: str, gpus: float, data: Mapping[str, Any]) -> None:
         self._device = claim_device(gpus)
+        take_data(data)
         if os.path.isdir(workplace):
             os.chdir(workplace)  # a scenario's relative paths start there
         self._status, self._stop = Status(), threading.Event()
@@ -63,6 +67,17 @@ class RunSlot:
 
     def _note(self, status: Status) -> None:
         self._status = status
+
+
+def on_ray(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
+    """Return the function that makes runs on Ray. Raises SpecError for objects that cannot travel to its processes."""
+    check_travel(specs)
+
+    def make(todo: Iterable[Planned], root: Path, **watch: Any) -> None:
+        with connected(options.address, verbose=options.verbose):
+            side_by_side(todo, root, jobs=options.jobs, **watch)
+
+    return make
 
 
 def side_by_side(
@@ -91,26 +106,31 @@ def side_by_side(
     plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
     with reserved(plan, RunOptions()) as place:
         home = ray.get_runtime_context().get_node_id()
-        starter = _Starter(root.absolute(), read_key(root), home, place.group, each)
+        data = put_data(planned.spec for planned in queue)
+        starter = _Starter(root.absolute(), read_key(root), home, place.group, each, data)
         _Slots(starter, queue, count).run(progress, ended, stop)
 
 
 @dataclass(frozen=True)
 class _Starter:
-    """Starts actors in a placement group, and runs below `root` in them. home: the machine that has `root`."""
+    """Starts actors in a placement group, and runs below `root` in them.
+
+    home: the machine that has `root`; data: the user's own, in Ray's object store.
+    """
 
     root: Path
     key: bytes
     home: str
     group: Any
     each: Share
+    data: Mapping[str, Any]
 
     def actor(self, slot: int) -> Any:
         """Start the actor of a slot."""
         actor, _ = start(
             *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}),
             *(self.each.bundle(), self.group, slot),
-            *(os.getcwd(), self.each.gpus),
+            *(os.getcwd(), self.each.gpus, self.data),
         )
         return actor
 

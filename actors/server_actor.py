@@ -129,7 +129,7 @@ class ServerActor(TransportPort):
     )
     KEEPING = ("keep_segment",)
     core: RunCore
-    """Since the actor was told where the run starts (`begin`)."""
+    """Set once the run starts (`begin`)."""
 
     def __init__(self, prepared: Prepared, gpus: float, talk: Talk) -> None:
         self._timeout = prepared.spec.resources.timeout

@@ -73,7 +73,7 @@ class Place:
     driver: bool = False
 
     def stands(self) -> bool:
-        """Tell whether all its machines still answer and no bundle is waiting for a new one."""
+        """Return whether all its machines still answer and no bundle is waiting for a new one."""
         from ray.util.placement_group import placement_group_table
 
         found = placement_group_table(self.group)

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from actors.cluster import connected, own_resources
+from actors.own_objects import check_travel, put_data, take_data
 from actors.runner import run_on_ray
 from actors.trial_resources import TrialNeeds, trial_with_actors, whole_trials
 from actors.tune_trainable import (
@@ -31,7 +32,7 @@ from actors.tune_trainable import (
     trial_resources,
 )
 from raydpzv.compare.plan import Planned
-from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
+from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, PoolOptions, run_planned
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run_local
@@ -39,8 +40,10 @@ from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.secrets_file import read_key
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.promotion import Promotion
+from raydpzv.search.run_search import Make
 from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, Trial
+from raydpzv.search.search_terms import SearchWatch
 
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # its progress beside ours
@@ -54,26 +57,6 @@ _BEAT = 1.0
 """Seconds between a trial's reports of its updates: how long a stop may wait for it."""
 _OWN_FILES = "tune"
 """Folder of Tune's own files below the search's, removed at its end."""
-
-
-class SearchWatch(Protocol):
-    """The listener of a search."""
-
-    def sent(self, leg: TrialLeg) -> None:
-        """A trial is about to start or resume."""
-        ...
-
-    def began(self, trial: int) -> None:
-        """A trial has started or resumed."""
-        ...
-
-    def reported(self, trial: int, report: Mapping[str, float]) -> None:
-        """A trial has been evaluated."""
-        ...
-
-    def ended(self, trial: int, reason: str) -> None:
-        """A trial has finished; reason: why it has no result, "" if it has one."""
-        ...
 
 
 Needs = Mapping[int, TrialNeeds]
@@ -131,6 +114,32 @@ def _distinct(needs: Needs) -> list[TrialNeeds]:
     return found
 
 
+@contextmanager
+def on_tune(pool: PoolOptions, plan: SearchPlan, todo: Sequence[Trial]) -> Iterator[Make]:
+    """Yield what runs trials on Ray Tune. What does not fit or cannot travel is refused before anything is written."""
+    if todo:
+        check_own_machine(todo, pool.address, actors=plan.actors)
+    check_travel(trial.spec for trial in todo)
+
+    def make(
+        plan: SearchPlan,
+        todo: Sequence[Trial] | Promotion,
+        folder: Path,
+        watch: SearchWatch,
+        stop: threading.Event,
+        until: int | None,
+    ) -> None:
+        search = TuneSearch(plan, folder, watch, stop, pool.jobs)
+        if isinstance(todo, Promotion):
+            search.promote(todo)
+        elif todo:
+            search.run(todo, cluster_needs(todo, actors=plan.actors), until)
+
+    with tune_cluster(pool.address, verbose=pool.verbose):
+        cluster_needs(todo, actors=plan.actors)
+        yield make
+
+
 @dataclass(frozen=True)
 class TuneSearch:
     """A search on Ray Tune, inside `tune_cluster`, until all trials are over or `stop` is set.
@@ -182,7 +191,8 @@ class TuneSearch:
         tune, folder = require_tune(), self.folder.absolute()
         os.environ.update(_ENVIRONMENT)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # we report failed trials ourselves
-        work = _work({trial.number: trial.planned() for trial in trials}, needs, folder)
+        data = put_data(trial.spec for trial in trials)
+        work = _work({trial.number: trial.planned() for trial in trials}, needs, folder, data)
         gpus = max(one.process.gpus for one in needs.values())
         pauses = Pauses(all(trial.spec.clock.kind == "virtual" for trial in trials), _BEAT)
         with _without_own_files(folder):
@@ -214,13 +224,14 @@ def _without_own_files(folder: Path) -> Iterator[None]:
         yield
     except TuneError as error:
         last = str(error).strip().rpartition("\n")[2]
-        raise RunError(f"Ray Tune broke off ({last}); go on with: raydpzv resume {folder}") from error
+        raise RunError(f"Ray Tune broke off ({last}); continue with: raydpzv resume {folder}") from error
     finally:
         shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
 
 
-def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path) -> Work:
+def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path, data: Mapping[str, Any]) -> Work:
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
+        take_data(data)
         if not (folder / SEARCH).is_file():
             return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
         planned, own = trials[config["trial"]], needs[config["trial"]]
@@ -243,7 +254,7 @@ def _name(trial: Any) -> str:
 
 
 def _dirname(trial: Any) -> str:
-    return f"{_name(trial)}-{trial.config['until'] or 'end'}"  # a trial that goes on is another one to Tune
+    return f"{_name(trial)}-{trial.config['until'] or 'end'}"  # a continued trial is another one to Tune
 
 
 def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any:
@@ -301,7 +312,7 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
         return known[number]
 
     def decide(number: int, report: Mapping[str, Any]) -> bool:
-        """Tell whether to stop a trial; one that has spent its budget ends by itself."""
+        """Return whether to stop a trial; one that has spent its budget ends by itself."""
         stops = asha.on_trial_result(None, named(number), dict(report)) == TrialScheduler.STOP
         return stops and report["updates"] < plan.budget
 

@@ -60,6 +60,7 @@ def measured(status: Status, metrics: Metrics) -> dict[str, float]:
     for part, given in (("", metrics), ("validation_", metrics.validation)):
         for name in MEASURED if given else ():
             found[f"{part}{name}"] = getattr(given, name)
+        found |= {f"{part}{name}": value for name, value in given.measures.items()} if given else {}
     paper, client = status.privacy.epsilons()
     found |= {"updates": status.updates, "simulated_seconds": status.time}
     found |= {"epsilon_client": client, "epsilon_paper": paper}

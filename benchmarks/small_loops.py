@@ -16,9 +16,8 @@ import torch
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from raydpzv.experiment.initial_model import bottom_module
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.models.bottoms import mlp
-from raydpzv.models.heads import mlp as mlp_head
 
 
 class Parties:
@@ -56,9 +55,14 @@ class TorchParties(Parties):
     def __init__(self, experiment: PreparedVertical) -> None:
         super().__init__(experiment)
         width, how = self.model.embedding, self.method
-        self.tensors, self.labels = [torch.tensor(x) for x in self.x], torch.tensor(self.y)
-        self.bottoms = [mlp(x.shape[1:], self.model.hidden, width) for x in self.x]
-        self.head = mlp_head(self.clients, width, self.model.head_widths, self.classes)
+        self.tensors, self.labels = (
+            [torch.tensor(client.x_train) for client in experiment.clients],
+            torch.tensor(self.y),
+        )
+        self.bottoms = [
+            bottom_module(experiment.spec, m, x.shape[1:]).eval() for m, x in enumerate(self.tensors)
+        ]
+        self.head = experiment.server.head()
         self.table = torch.zeros(len(self.y), self.clients, width)
         momentum = getattr(how, "momentum", 0.0)
         self.of_head = torch.optim.SGD(self.head.parameters(), how.server_lr, how.server_momentum)

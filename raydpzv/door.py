@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -13,8 +13,8 @@ from raydpzv.config.toml import parse
 from raydpzv.data.own_data import OwnData, as_array, by_ids, labels, numbered_owners, own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
-from raydpzv.foreign import handle, numbered
-from raydpzv.registry import METHODS
+from raydpzv.foreign import handle, is_foreign, numbered
+from raydpzv.registry import LOSSES, METHODS
 
 _TABLES = {
     "updates": "budget.updates",
@@ -34,12 +34,26 @@ _TABLES = {
 """Short names of settings; other keywords are tables, dotted settings with "__", or settings of the method."""
 
 
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "batch_size": "batch",
+    "epochs": "updates",
+    "rounds": "updates",
+    "steps": "updates",
+    "random_state": "seed",
+}
+"""Names of settings in other libraries."""
+
+
 def horizontal(
     model: Any,
     data: Any,
     *,
     clients: int | Sequence[Hashable] | np.ndarray = 10,
     test: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
     method: Any = "decomfl",
     **settings: Any,
 ) -> AnyScenario:
@@ -48,21 +62,24 @@ def horizontal(
     model: an nn.Module class, a function that returns a module, a module (copied, and its weights are the first ones)
     or a name of the program's. data: (x [D, ...], y [D]) of arrays, tensors or a frame, or a map-style data set of
     pairs. clients: how many share the rows at random, or each row's owner. test: (x, y); left out: a part of the rows.
-    method: a name, or a method's descriptor. settings: `updates=600`, `privacy={"mode": "user"}`, or a setting of the
-    method such as `lr=0.02`; `weights` is a file or a state_dict. Raises SpecError and DataError.
+    loss: "cross_entropy", "binary", "multi_label", "squared_error", or a function of scores and labels with one value a
+    record. metrics: a function of scores and labels of held-out rows that returns floats by name. method: a name, or a
+    method's descriptor. settings: `updates=600`, `privacy={"mode": "user"}`, or a setting of the method such as
+    `lr=0.02`; `weights` is a file or a state_dict. Raises SpecError and DataError.
     """
-    found = own_data(data)
+    numbers = _numbers(loss, settings)
+    found = own_data(data, numbers=numbers)
     clients = int(clients) if isinstance(clients, np.integer) else clients
     counted = isinstance(clients, int)
     owners = None if counted else numbered_owners(clients, len(found.x))  # type: ignore[arg-type]
     many = clients if counted else int(owners.max()) + 1  # type: ignore[union-attr]
-    found = _with_test(found, own_data(test) if test is not None else None, owners)
+    found = _with_test(found, own_data(test, numbers=numbers) if test is not None else None, owners)
     tree: dict[str, Any] = {
         "data": {"source": numbered(found, "data")},
         "split": {"how": "iid" if counted else "owners", "clients": many},
         "model": {"kind": _named(model)},
     }
-    return _scenario(tree, method, "horizontal", settings)
+    return _scenario(_judged(tree, loss, metrics), method, "horizontal", settings)
 
 
 def vertical(
@@ -73,6 +90,8 @@ def vertical(
     head: Any = "mlp",
     ids: Any = None,
     test: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
     method: Any = "dpzv",
     **settings: Any,
 ) -> AnyScenario:
@@ -80,9 +99,9 @@ def vertical(
 
     bottoms: a model for every party, or one that all use, from a record's part to an embedding [B, E]. views: each
     party's array [D, ...], by name or in order; records are in the same order in each, or `ids` joins them. labels:
-    [D]. head: from all embeddings [B, M·E] to scores [B, classes]. ids: of each view's records, in the form of `views`,
-    and of the labels, last or as "labels". test: (views, labels) or (views, labels, ids); left out: a part of the rows.
-    The rest as in `horizontal`. Raises SpecError and DataError.
+    [D], or numbers [D, T]. head: from all embeddings [B, M·E] to scores [B, classes or T]. ids: of each view's records,
+    in the form of `views`, and of the labels, last or as "labels". test: (views, labels) or (views, labels, ids); left
+    out: a part of the rows. The rest as in `horizontal`. Raises SpecError and DataError.
     """
     if not isinstance(views, Mapping | list | tuple):
         raise SpecError(f"views: wanted a list or a table of the parties' arrays, got {type(views).__name__}")
@@ -95,27 +114,28 @@ def vertical(
         views, labels = by_ids(views, labels, ids)
     if isinstance(test, list | tuple) and len(test) == 3:
         test = by_ids(*test)
-    found = _of_views(views, labels)
+    numbers = _numbers(loss, settings)
+    found = _of_views(views, labels, numbers)
     if test is not None:
-        found = _with_test(found, _of_test(test, views, found.views), None)
+        found = _with_test(found, _of_test(test, views, found.views, numbers), None)
     tree: dict[str, Any] = {
         "data": {"source": numbered(found, "data")},
         "split": {"how": "views", "clients": many} | ({"names": names} if names else {}),
         "model": {"bottoms": [_named(model) for model in listed], "head": _named(head)},
     }
-    return _scenario(tree, method, "vertical", settings)
+    return _scenario(_judged(tree, loss, metrics), method, "vertical", settings)
 
 
-def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any) -> OwnData:
+def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any, numbers: bool | None) -> OwnData:
     named = dict(views) if isinstance(views, Mapping) else {str(m): view for m, view in enumerate(views)}
     flat, found = side_by_side(named)
-    listed = labels(as_array(y, "y"), "y")
+    listed = labels(as_array(y, "y"), "y", numbers=numbers)
     if len(listed) != len(flat):
         raise DataError(f"data: wanted one label a record, {len(flat)}, got {len(listed)}")
     return OwnData(flat, listed, views=found)
 
 
-def _of_test(test: Any, views: Any, wanted: Sequence[View]) -> OwnData:
+def _of_test(test: Any, views: Any, wanted: Sequence[View], numbers: bool | None) -> OwnData:
     """Return the test rows of the parties in the order of the training rows' views. Raises SpecError."""
     if not isinstance(test, list | tuple) or len(test) != 2:
         raise SpecError(f"test: wanted a pair of views and labels, got {type(test).__name__}")
@@ -126,7 +146,7 @@ def _of_test(test: Any, views: Any, wanted: Sequence[View]) -> OwnData:
         given = {name: given[name] for name in views}
     elif not isinstance(given, list | tuple) or len(given) != len(views):
         raise SpecError(f"test: wanted a list of {len(views)} views, as for training")
-    found = _of_views(given, y)
+    found = _of_views(given, y, numbers)
     for view, other in zip(wanted, found.views, strict=True):
         if view.shape != other.shape:
             raise SpecError(
@@ -140,6 +160,21 @@ def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -
     if test is not None:
         return OwnData(data.x, data.y, test.x, test.y, owners, data.features, data.views)
     return OwnData(data.x, data.y, data.x_test, data.y_test, owners, data.features, data.views)
+
+
+def _numbers(loss: Any, settings: Mapping[str, Any]) -> bool | None:
+    """Tell whether labels are numbers rather than classes; None: as their type says."""
+    if loss is None or (isinstance(loss, str) and not is_foreign(loss)):
+        return loss is not None and LOSSES[loss].labels == "numbers"
+    targets = settings.get("model__targets", dict(settings.get("model", {})).get("targets"))
+    return None if targets is None else bool(targets == "numbers")
+
+
+def _judged(tree: dict[str, Any], loss: Any, metrics: Any) -> dict[str, Any]:
+    """Return a scenario's tree with the names of loss and metrics."""
+    if loss is not None:
+        tree["model"]["loss"] = _named(loss)
+    return tree if metrics is None else tree | {"evaluate": {"metrics": _named(metrics)}}
 
 
 def _named(model: Any) -> str:
@@ -177,9 +212,13 @@ def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[st
         tree["method"]["cohort"] = max(1, min(own["cohort"].default, tree["split"]["clients"]))
     for key, value in settings.items():
         value = _named_weights(value) if key == "weights" else value
-        path = (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
-        _set(tree, path, value, [*own, *_TABLES])
+        _set(tree, setting_path(key, own), value, [*own, *_TABLES])
     return parse(tree, "the call")
+
+
+def setting_path(key: str, own: Collection[str]) -> str:
+    """Return the dotted name of a keyword's setting; own: the settings of the method."""
+    return (_TABLES.get(key) or (f"method.{key}" if key in own else key)).replace("__", ".")
 
 
 def _set(tree: dict[str, Any], path: str, value: Any, known: Sequence[str]) -> None:
@@ -191,8 +230,9 @@ def _set(tree: dict[str, Any], path: str, value: Any, known: Sequence[str]) -> N
         table[last] = {**table.get(last, {}), **value}
         return
     if not tables and last not in ("seed", "name", "title"):
+        near = suggest(_ELSEWHERE.get(last, last), known)
         raise SpecError(
-            f"{last}: unknown setting. {suggest(last, known)}Give a setting of the method, a table such as "
+            f"{last}: unknown setting. {near}Give a setting of the method, a table such as "
             'budget={"updates": 100}, or budget__updates=100'
         )
     table[last] = value

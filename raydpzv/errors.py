@@ -40,7 +40,7 @@ class DataError(InputError):
 
 
 class NotRecomputable(InputError):
-    """A run that its record cannot bring back: what it drew was not kept, or depended on the times of messages."""
+    """A run that its record cannot reproduce: what it drew was not kept, or depended on the times of messages."""
 
 
 class Unplaceable(InputError):
@@ -64,7 +64,7 @@ class Stalled(RunError):
 
 
 class TransportError(RunError):
-    """A line between two actors cannot be had, broke, or brought what was not promised."""
+    """A connection between two actors did not open, broke, or carried an unexpected message."""
 
 
 class Diverged(RunError):
@@ -80,7 +80,7 @@ class StoppedEarly(RunError):
 
 
 def missing(library: str, extra: str, instead: str = "") -> InputError:
-    """Return the error for a library that is not installed; extra: what brings it; instead: what works without it."""
+    """Return the error for a library that is not installed; extra: what installs it; instead: what works without it."""
     return InputError(f"{library} is not installed: pip install 'raydpzv[{extra}]'{instead}")
 
 

@@ -89,7 +89,7 @@ LOCK = ".lock"
 
 
 def is_written(folder: Path) -> bool | None:
-    """Tell whether another process writes a folder; None: it cannot be locked here, so that nobody can tell."""
+    """Return whether another process writes a folder; None: it cannot be locked here, so that nobody can know."""
     lock = folder / LOCK
     if not lock.exists():
         return False

@@ -1,4 +1,4 @@
-"""What a user brings: objects of other modules, by "module:attribute", and objects of this process, by a handle.
+"""A user's own objects: of other modules, by "module:attribute", and objects of this process, by a handle.
 
 A scenario names both as text. The registries resolve the text, and nothing else knows where an object came from.
 Objects travel to other processes by value, with the scenario that names them.
@@ -29,7 +29,7 @@ _TYPES = (bool, int, float, str)
 
 
 def is_foreign(name: object) -> bool:
-    """Tell whether a word of a scenario names an object that the program does not come with."""
+    """Return whether a word of a scenario names an object that the program does not come with."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -67,11 +67,11 @@ def _imported(module: str, setting: str, name: str) -> Any:
         ) from error
 
 
-def handle(found: Any, name: str = "") -> str:
+def handle(found: Any, name: str = "", digest: str = "") -> str:
     """Return the text by which a scenario names an object: its import path, else a handle of this process.
 
-    A handle ends with a digest of the object's source and of the values that it refers to, or of its pickled bytes.
-    Equal objects have the same handle.
+    A handle ends with a digest: the given one, or that of the object's source and of the values that it refers to, or
+    of its pickled bytes. Equal objects have the same handle.
     """
     module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if module not in (None, "__main__", "builtins") and path and "<" not in path:
@@ -79,17 +79,17 @@ def handle(found: Any, name: str = "") -> str:
         if is_foreign(text) and _reaches(text, found):
             return text
     word = re.sub(r"\W+", "", name or path or type(found).__name__) or "object"
-    text = f"{HERE}:{word}-{_digest(found)[:8]}"
+    text = f"{HERE}:{word}-{(digest or source_digest(found))[:8]}"
     _OBJECTS[text] = found
     return text
 
 
 def numbered(found: Any, name: str) -> str:
-    """Return a handle that tells nothing of an object's content: with a digest of private rows, guesses can be tried.
+    """Return a handle that reveals nothing of an object's content: with a digest of private rows, guesses can be tried.
 
     It ends with a number, 1 for the first content that this process was handed: a script counts alike each time.
     """
-    text = f"{HERE}:{name}-{_NUMBERS.setdefault(_digest(found), len(_NUMBERS) + 1)}"
+    text = f"{HERE}:{name}-{_NUMBERS.setdefault(source_digest(found), len(_NUMBERS) + 1)}"
     _OBJECTS[text] = found
     return text
 
@@ -110,7 +110,8 @@ def _reaches(text: str, found: Any) -> bool:
         return False
 
 
-def _digest(found: Any) -> str:
+def source_digest(found: Any) -> str:
+    """Return the digest of an object's source and of what it refers to, the same in every process."""
     return hashlib.sha256(repr(_identity(found, set())).encode()).hexdigest()
 
 

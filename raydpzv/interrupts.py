@@ -1,14 +1,16 @@
-"""Ctrl-C while the program loads its libraries."""
+"""Ctrl-C: while the program loads its libraries, and while it trains."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
@@ -34,3 +36,39 @@ def leaving_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def stopping(
+    signals: Sequence[int], stop: threading.Event, say: Callable[[str], object]
+) -> Iterator[threading.Event]:
+    """Let the first of these signals set `stop`, for a clean end; a second one interrupts at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        say("stopping after the update in progress; once more to interrupt at once")
+
+    before: list[Any] = [signal.signal(number, handle) for number in signals]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible(stop: threading.Event | None, sentence: str) -> Iterator[None]:
+    """Let Ctrl-C set `stop`, for a clean end of the block; after it KeyboardInterrupt ends the cell with a sentence.
+
+    Where `stop` is None, in other threads, and where the program has a handler of its own, nothing changes.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if stop is None or not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    with stopping((signal.SIGINT,), stop, functools.partial(print, file=sys.stderr)):
+        yield
+    if stop.is_set():
+        raise KeyboardInterrupt(sentence)

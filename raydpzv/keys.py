@@ -133,8 +133,8 @@ def step_seed(key: Key, party: int, step: int) -> int:
 def perturbation_seeds(steps: npt.ArrayLike, perturbations: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     """Return the seeds of directions: those with these numbers (0 to 1023) in the steps with these seeds.
 
-    Whoever knows a step's seed knows its directions; no key is needed. A bijection of the step's seed, in whose lower
-    10 bits the number is put: different directions of a run have different seeds. Arrays broadcast.
+    Anyone who knows a step's seed knows its directions; no key is needed. A bijection of the step's seed, in whose
+    lower 10 bits the number is put: different directions of a run have different seeds. Arrays broadcast.
     """
     numbers = np.asarray(perturbations, np.uint64)
     if numbers.size and numbers.max() >> np.uint64(PERTURBATION_BITS):

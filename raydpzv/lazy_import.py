@@ -11,6 +11,8 @@ whether an array is torch's.
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,4 +31,33 @@ if TYPE_CHECKING:
 else:
     torch = Lazy("torch")
 
-__all__ = ["Lazy", "torch"]
+__all__ = ["Lazy", "make_callable", "torch"]
+
+
+class _Called(ModuleType):
+    """A package that can also be called: a public function has its name.
+
+    Signature and docstring are the function's, which is imported at the first look at it.
+    """
+
+    _target: str
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        module, _, name = self._target.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self.__wrapped__.__doc__
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.__wrapped__(*given, **named)
+
+
+def make_callable(package: str, target: str) -> None:
+    """Let a package be called as the public function of its name; target: that function, "module:function"."""
+    module = sys.modules[package]
+    module.__class__ = _Called
+    module._target = target  # type: ignore[attr-defined]

@@ -262,9 +262,15 @@ WHOLE_MODELS = Registry(
 """Models of horizontal learning: (shape of a record, hidden widths, outputs) to a torch module."""
 
 LOSSES = Registry(
-    "loss", "loss", {name: f"raydpzv.models.losses:{name}" for name in ("cross_entropy", "cox")}
+    "loss",
+    "model.loss",
+    {
+        name: f"raydpzv.models.losses:{name}"
+        for name in ("cross_entropy", "binary", "multi_label", "squared_error", "cox")
+    },
+    own="raydpzv.models.losses:own_loss",
 )
-"""`raydpzv.models.losses.Loss` of labels of one kind; a data set says which (`raydpzv.data.sources.Source`)."""
+"""`raydpzv.models.losses.Loss` of labels of one kind; each data set has a usual one (`raydpzv.data.sources.Source`)."""
 
 RUNNERS = Registry(
     "runner",
@@ -272,6 +278,20 @@ RUNNERS = Registry(
     {"local": "raydpzv.experiment.runner:run_local", "ray": "actors.runner:run_on_ray"},
 )
 """(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
+
+RUN_POOLS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.compare.run_comparison:in_this_process", "ray": "actors.run_pool:on_ray"},
+)
+"""(`PoolOptions`, scenarios) to a function that makes many runs, with the arguments of `one_by_one`."""
+
+TRIAL_POOLS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.search.run_search:in_this_process", "ray": "actors.tune_search:on_tune"},
+)
+"""(`PoolOptions`, plan, trials) to a block in which a `raydpzv.search.run_search.Make` runs trials."""
 
 LOGS = Registry(
     "log",
@@ -298,25 +318,12 @@ LOCAL_PARTIES = Registry(
 )
 """`raydpzv.experiment.local_session.PartiesMaker` of the parties of a run in this process."""
 
-RESUMERS = Registry(
-    "kind of learning",
-    "method.name",
-    {
-        "vertical": "raydpzv.experiment.reexecute:resuming",
-        "horizontal": "raydpzv.experiment.rebuild:resuming_horizontal",
-    },
-)
-"""`raydpzv.experiment.runner.Resumer` of a run's folder."""
-
 RESTARTERS = Registry(
     "kind of learning",
     "method.name",
-    {
-        "vertical": "raydpzv.experiment.reexecute:restarted",
-        "horizontal": "raydpzv.experiment.rebuild:restarted_horizontal",
-    },
+    {kind: f"raydpzv.experiment.resuming:restarted_{kind}" for kind in ("vertical", "horizontal")},
 )
-"""(prepared, `RunFolder`) to what resumes from the last checkpoint of the folder that a run writes; reads alone."""
+"""(prepared, `RunWriter`) to what resumes from the last checkpoint of the folder that a run writes; reads alone."""
 
 SCENARIO_FOLDERS = [Path(__file__).parent.parent / "scenarios"]
 """Folders whose `*.toml` files are scenarios, and those in `comparisons/` comparisons, by name."""

@@ -1,6 +1,6 @@
 """What can be typed: a dataclass for each command, whose fields are its arguments and options.
 
-The docstring of a command's class is its help, and the docstring under a field is the field's, unless its type brings
+The docstring of a command's class is its help, and the docstring under a field is the field's, unless its type has
 one (`scenarios.options`). The command's work is in `scenarios.commands`, and is imported when it runs.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from raydpzv.search.search_terms import SearchTerms
 from scenarios.options import (
     Address,
     Explain,
@@ -31,12 +32,6 @@ from scenarios.options import (
     grid_names,
     scenario_names,
 )
-
-if TYPE_CHECKING:
-    from raydpzv.search.space import Dimension
-
-DRAWS = 10
-"""Default number of draws if the space has random settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +173,7 @@ class TuneCommand(Execution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(Options):
+class SearchOptions(SearchTerms, Options):
     """How a space is searched, as typed; None: the default of the scenario or of the space."""
 
     samples: Annotated[int | None, Option(min=1)] = None
@@ -201,10 +196,6 @@ class SearchOptions(Options):
     """Seed of the draws."""
     actors: bool = False
     """Give each trial its own actors on Ray, as run --runner ray does."""
-
-    def draws(self, space: Sequence[Dimension]) -> int:
-        """Return how many draws a search makes that does not learn, at each point of its grid."""
-        return self.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
 
     def words(self) -> Iterator[str]:
         """Yield the words of the command line for these options, without those that have their default."""

@@ -36,7 +36,7 @@ def failures(folder: Path, names: Sequence[str] = ()) -> Iterator[None]:
         log = folder / "error.log"
         try:
             log.write_text(traceback.format_exc())
-        except OSError:  # a full disk, of which the line tells
+        except OSError:  # a full disk, which the line names
             raise RunError(line) from error
         raise RunError(f"{line} (details in {log})") from error
 

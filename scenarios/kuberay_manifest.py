@@ -82,7 +82,7 @@ def _ray_job(options: SubmitCommand, name: str, spec: AnyScenario) -> RayJobOpti
 
 
 def _can_resume(spec: AnyScenario, *, from_storage_alone: bool) -> bool:
-    """Tell whether an attempt after the first could resume the run."""
+    """Return whether an attempt after the first could resume the run."""
     privacy = spec.privacy if spec.privacy is not None and spec.privacy.mode != "none" else None
     if from_storage_alone and privacy is not None and privacy.noise == "system":
         return False  # a lost run with fresh noise does not resume from a storage

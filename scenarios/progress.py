@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.config.timing import planned_seconds
+from raydpzv.interrupts import stopping
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
 from raydpzv.report.run_tables import rates_asked
@@ -151,9 +151,11 @@ def forecast(spec: AnyScenario) -> str:
 
 
 def score(status: Status) -> str:
-    """Return the newest model's accuracy in words, or the concordance of survival times, which have no accuracy."""
+    """Return the newest model's accuracy in words, or the concordance of survival times; "" of models of numbers."""
     if not math.isnan(status.concordance):
         return f"concordance {status.concordance:.3f}"
+    if math.isnan(status.accuracy) and not math.isnan(status.loss):
+        return ""
     return f"accuracy {_number(status.accuracy, '.3f')}"
 
 
@@ -162,7 +164,7 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     if status.stage:
         return [_waiting(status.stage)]
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
-    model = f"{score(status)}  loss {_number(status.loss, '.4g')}"
+    model = f"{score(status)}  loss {_number(status.loss, '.4g')}".lstrip()
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
     if stated := _epsilons(status):
         lines += [
@@ -248,7 +250,7 @@ def _short_epsilons(status: Status) -> str:
 def _epsilons(status: Status) -> list[str]:
     """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "proved"."""
     if found := status.privacy.user_epsilons():
-        whom = ("whoever sees the models", "one silo", "the server")
+        whom = ("anyone who sees the models", "one silo", "the server")
         return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]
     paper, client = status.privacy.epsilons()
     stated = [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]
@@ -280,23 +282,10 @@ def _unit_name(spec: AnyScenario, unit: str) -> str:
 
 
 @contextmanager
-def stop_on_signal(console: Console) -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a clean stop; a second one interrupts at once."""
-    stop = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        console.print("stopping after the update in progress; once more to interrupt at once")
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before: list[Any] = [signal.signal(number, handle) for number in signals]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
+def stop_on_signal(console: Console, stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a clean stop; a second one interrupts at once. stop: the event to set."""
+    with stopping((signal.SIGINT, signal.SIGTERM), stop or threading.Event(), console.print) as event:
+        yield event
 
 
 def limit_of(spec: AnyScenario) -> tuple[float, str]:

@@ -20,6 +20,7 @@ from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import SearchPlan, Trial
+from raydpzv.search.search_terms import SearchWatch
 from raydpzv.search.trial_results import (
     CUT,
     DIVERGED,
@@ -39,11 +40,11 @@ _PACE_HELP = (
     "its staleness is the machine's; run fewer trials at a time (--jobs), lower arrivals.rate, or keep the virtual "
     "clock"
 )
-_STATES = {DONE: "over", CUT: "stopped early", STOPPED: "stands", DIVERGED: "diverged"}
+_STATES = {DONE: "over", CUT: "stopped early", STOPPED: "paused", DIVERGED: "diverged"}
 _NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, of Ray's"
 
 
-class SearchProgress:
+class SearchProgress(SearchWatch):
     """Shows progress while its block runs: the trials that are over, and those at work.
 
     A terminal shows a table under a bar: trials at work, then the best of those over. Elsewhere each trial that ends
@@ -71,14 +72,14 @@ class SearchProgress:
         self._changed: dict[int, Mapping[str, Any]] = {}
         self._ends: dict[int, int | None] = {}
         self._done = len(list(plan.started())) - left
-        bar = Bar("trials begun" if plan.promotes else "trials", plan.size)
+        bar = Bar("trials started" if plan.promotes else "trials", plan.size)
         self._display = Display(console, bar, lambda: [self.table()], self.line, quiet=quiet)
 
     def __enter__(self) -> SearchProgress:
         self._recall()
         self._count(self._done)
         if self._done:
-            said = "had begun before" if self._plan.promotes else "are there already"
+            said = "had started before" if self._plan.promotes else "are there already"
             self._display.say(f"{self._done} of {self._plan.size} trials {said}")
         self._display.__enter__()
         return self
@@ -183,7 +184,7 @@ class SearchProgress:
             figures += f", diverged: {found.why}"
         if not self._plan.promotes:
             return f"{head}{self._named(trial)}: {figures}"
-        place = "stopped" if found is None else "at its end" if self._ends[trial] is None else "stands"
+        place = "stopped" if found is None else "at its end" if self._ends[trial] is None else "paused"
         return f"{self._named(trial)}: {place} after {figures}"
 
     def table(self) -> HeadTable:
@@ -196,10 +197,10 @@ class SearchProgress:
             table.add_column(head, overflow="fold")
         shown = [*self._at_work, *over][:_MOST_SHOWN]
         for n in shown:
-            stands = {**self._over.get(n, {}), **self._at_work.get(n, {})}
+            latest = {**self._over.get(n, {}), **self._at_work.get(n, {})}
             values = self._settings(n)
             state = "at work" if n in self._at_work else self._reasons.get(n) or self._state(n)
-            updates = f"{stands['updates']:,}" if "updates" in stands else ""
+            updates = f"{latest['updates']:,}" if "updates" in latest else ""
             value = f"{self._values[n]:.4g}" if n in self._values else ""
             table.add_row(*map(Text, (str(n), *(str(values[s]) for s in settings), updates, value, state)))
         if hidden := len(self._at_work) + len(over) - len(shown):
@@ -225,7 +226,7 @@ class SearchProgress:
     def line(self) -> str:
         """Return in a line how many trials are over, which are at work, and the best so far."""
         at_work = "; ".join(self._lines()) or _NO_TRIAL
-        are = "begun" if self._plan.promotes else "over"
+        are = "started" if self._plan.promotes else "over"
         return f"{self._done}/{self._plan.size} trials {are}; {at_work}"
 
     def _lines(self) -> list[str]:

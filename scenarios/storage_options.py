@@ -46,12 +46,12 @@ def waits(*, quiet: bool) -> Waits:
 
 
 def fetched(uri: str, folder: Path) -> None:
-    """Bring what a storage holds to a folder, and say so if its writer had more to come."""
+    """Download a storage to a folder, and say so if its writer had more to come."""
     found = fetch(uri, folder)
     if not found.over:
         complain(
             f"note: {folder}: is of a {found.kind} that had not ended: it is under way, or its machine is lost; if so, "
-            f"go on with it: raydpzv resume {shlex.quote(uri)} --out FOLDER"
+            f"continue it: raydpzv resume {shlex.quote(uri)} --out FOLDER"
         )
 
 

@@ -164,7 +164,6 @@ WINGS = (
         f"raydpzv/experiment/{name}.py"
         for name in ("vertical", "horizontal", "run_vertical", "run_horizontal")
     ),
-    "raydpzv/experiment/reexecute.py",  # replays and resumes vertical runs
     "raydpzv/config/",  # loads scenarios
 )
 

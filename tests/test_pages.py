@@ -1,9 +1,11 @@
-"""Pages lead somewhere: each link has its file and heading, each function that a method's page names exists."""
+"""Pages lead somewhere, and code speaks as they do: links, named functions, and turns that no message has."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -60,6 +62,19 @@ def lost(page: Path) -> list[str]:
     return found
 
 
+TURNS = re.compile(r"\b(?:whoever|begun|h[au]ngs? on|went on|gone on|goes on|brought)\b", re.IGNORECASE)
+
+
+def turns(source: str) -> list[str]:
+    """Turns that are hard to read in a file's strings and comments; a name in backticks or braces is none."""
+    return [
+        match.group()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type in (tokenize.STRING, tokenize.COMMENT)
+        for match in TURNS.finditer(re.sub(r"`[^`]*`|\{[^}]*\}", "", token.string))
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_has_its_file_and_heading(page):
     assert lost(ROOT / page) == []
@@ -77,3 +92,12 @@ def test_a_lost_link_and_an_unknown_function_are_found(tmp_path):
     )
     assert lost(page) == ["gone.md", "#two"]
     assert unknown(page.read_text()) == ["zo.update.gone"]
+
+
+def test_no_message_docstring_or_comment_has_a_hard_turn():
+    files = [file for room in ("raydpzv", "actors", "scenarios") for file in (ROOT / room).rglob("*.py")]
+    assert {str(file.relative_to(ROOT)): found for file in files if (found := turns(file.read_text()))} == {}
+
+
+def test_a_hard_turn_is_found():
+    assert turns('begun = f"{begun} went on"  # whoever has `brought`\n') == ["went on", "whoever"]

@@ -55,7 +55,6 @@ class ClientGroupActor(TaskPort):
         return self._prepared.held_out(self._device).scored(partial(self._following().evaluate, version))
 
     def state(self, version: int) -> np.ndarray:
-        """Return parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
         return self._following().state(version)
 
     def drift(self, version: int) -> tuple[float, float]:
@@ -68,7 +67,7 @@ class ClientGroupActor(TaskPort):
         return cast(OwnModels, self._client_group).models()
 
     def take_over(self, kept: Packed) -> None:
-        """Bring its clients to where a checkpoint was taken."""
+        """Restore its clients from a checkpoint."""
         cast(OwnModels, self._client_group).restore_models(cast(ClientModels, unpack(kept)))
 
     def warm_up(self) -> None:
@@ -97,7 +96,6 @@ class ClientGroupActor(TaskPort):
                 self._loop.run()
 
     def stop(self) -> None:
-        """Leave the loop at the next opportunity."""
         self._stopping.set()
         if self._loop:
             self._loop.stop()

@@ -218,7 +218,7 @@ class PoolExecutor:
                 raise error
             raise RunError(
                 f'host {host} was lost, and with it the models of its clients, which with revert = "add_back" only the '
-                "run's last checkpoint has: go on from there with raydpzv resume"
+                "run's last checkpoint has: continue from there with raydpzv resume"
             ) from error
         done = self._pool.replace(host, error)
         self._peers.replace(host, self._pool.actors[host])

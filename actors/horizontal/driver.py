@@ -116,7 +116,7 @@ def _actor_set(
 
 
 def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder | None) -> None:
-    """Open the ledger and bring server and hosts to where the run begins or continues."""
+    """Open the ledger and restore server and hosts to where the run starts."""
     checkpoint = folder.checkpoint() if folder else None
     timeout = prepared.spec.resources.timeout
     try:
@@ -175,7 +175,7 @@ class _Driver(Driver):
     def _write(self, drained: Sequence[Piece]) -> None:
         super()._write(drained)
         if self._prepared.awaits_checkpoints and any(checkpoint for _, checkpoint in drained):
-            self._control(self._server.written.remote(), "the server to go on")
+            self._control(self._server.written.remote(), "the server to continue")
 
     def leave(self) -> None:
         """Close the ledger before its actor ends, so that the next driver finds it free; all of it is written."""
@@ -232,7 +232,7 @@ class _Driver(Driver):
         """Let another host take the clients of a lost one."""
         if self._status.stop_reason:
             return
-        self._replace(worker, error, "; its clients go on, epochs that passed meanwhile are not made up")
+        self._replace(worker, error, "; its clients continue, epochs that passed meanwhile are not made up")
         # calls wait for the actor to come up, in this order: nobody else waits
         self._pool.actors[worker].warm_up.remote()
         self._pool.actors[worker].greet.remote(self._server)
@@ -245,7 +245,7 @@ class _Driver(Driver):
             self._server.show.remote(self._pool.actors[0])
 
     def _looked(self, looking: Any) -> bool:
-        """Tell whether a look is done; one that was lost with its host is made up by the next."""
+        """Return whether a look is done; one that was lost with its host is made up by the next."""
         import ray
 
         if not ray.wait([looking], timeout=0)[0]:

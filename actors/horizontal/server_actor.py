@@ -14,6 +14,7 @@ from actors.server_actor import ServerActor
 from actors.transport.hosts import HostConversation
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import WeightsEvaluator
+from raydpzv.experiment.run_core import RunParts
 from raydpzv.experiment.run_horizontal import HorizontalCore, warm_up
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.checkpoint import Checkpoint
@@ -56,8 +57,8 @@ class HorizontalServerActor(ServerActor):
         if ledger is not None:
             relayed = RelayedLedger(ledger, self._prepared.plan.header(), self._timeout)
             relayed.adopt()
-        controls = self._controls(keeps=keeps)
-        self.core = HorizontalCore(self._prepared, relayed, self._queue, controls, checkpoint)
+        parts = RunParts(relayed, self._queue, self._controls(keeps=keeps), checkpoint)
+        self.core = HorizontalCore(self._prepared, parts)
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
@@ -83,7 +84,7 @@ class HorizontalServerActor(ServerActor):
         warm_up(self._prepared, "cpu")
 
     def bring_segment(self) -> None:
-        """Bring rows and accounts to where a segment starts under the wall clock."""
+        """Restore rows and accounts to the start of a segment under the wall clock."""
         self.core.bring_segment()
         evaluated = self.core.segment.start.evaluated
         self._evaluations = EvaluationSchedule(self._prepared.spec.evaluate.every, evaluated)
@@ -93,7 +94,7 @@ class HorizontalServerActor(ServerActor):
         self.core.keep_segment(due=due)
 
     def open_wall(self, origin: float, host: Any) -> None:
-        """Open for hosts under the wall clock, for a segment that was brought here; the model is seen in `host`."""
+        """Open for hosts under the wall clock, for a restored segment; the model is seen in `host`."""
         self.core.open_wall(WallClock(origin))
         self.show(host)
 

@@ -28,21 +28,17 @@ class ClientConnection:
         self._connections: dict[int, Connection] = {}
 
     def first(self, client: int) -> Answer:
-        """Connect, and return the client's first order."""
         hello = frames.request(HELLO, client, warm_up=self._warm_up)
         self._connections[client] = connect(self._server, self._address, self._timeout, hello)
         return self._ask(client, frames.request(FIRST))
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
-        """Hand in an upload."""
         return self._ask(upload.client, frames.exchange(upload, how, applied))
 
     def wait(self, client: int, seconds: float) -> Answer:
-        """Wait for an order that was not ready yet."""
         return self._ask(client, frames.request(WAIT, seconds=seconds))
 
     def finish(self, client: int, applied: float) -> None:
-        """Say when the last answer was applied."""
         self._ask(client, frames.request(FINISH, seconds=applied))
 
     def close(self) -> None:
@@ -86,11 +82,9 @@ class ClientConversation:
         }  # by the last order and the last query
 
     def most(self) -> int:
-        """Return how many bytes the next request may have."""
         return frames.most_bytes(self._promised.values())
 
     def answer(self, frame: memoryview) -> Sequence[bytes]:
-        """Return the answer's frame."""
         request = frames.read_request(frame)
         if request.upload is not None:
             check_size(request.upload, self._promised[request.upload.is_query])

@@ -36,7 +36,6 @@ class SocketConnection:
         self._lock = threading.Lock()
 
     def ask(self, frame: Sequence[bytes], awaited: str) -> memoryview:
-        """Send a frame and return the answer's."""
         with self._lock:
             self._socket.send(*frame)
             try:

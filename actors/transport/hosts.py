@@ -23,13 +23,11 @@ class HostConnection:
         self._connection = connect(server, address, timeout, frames.request(HELLO, host))
 
     def wake(self, client: int) -> Order | None:
-        """Return a client's order; None: the run is over."""
         answer = self._connection.ask(frames.request(WAKE, client), f"the server's answer to client {client}")
         task = work.read_task(answer)
         return task.orders[0] if task else None
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Hand in an upload; tell whether the run continues."""
         awaited = f"the server to take the upload of client {upload.client}"
         return not frames.read_answer(self._connection.ask(frames.exchange(upload, how, 0.0), awaited)).over
 
@@ -49,7 +47,7 @@ class PullService(Protocol):
         ...
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Serve one upload; tell whether the run continues."""
+        """Serve one upload; return whether the run continues."""
         ...
 
 
@@ -61,11 +59,9 @@ class HostConversation:
         self._promised: dict[int, int | None] = {}  # by client at work
 
     def most(self) -> int:
-        """Return how many bytes the next request may have."""
         return frames.most_bytes(self._promised.values() or [0])
 
     def answer(self, frame: memoryview) -> Sequence[bytes]:
-        """Return the answer's frame."""
         request = frames.read_request(frame)
         if request.kind == WAKE:
             order = self._service.wake(request.number)

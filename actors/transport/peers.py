@@ -73,7 +73,7 @@ class Peers(Protocol):
         ...
 
     def finish(self) -> None:
-        """Tell the actors that no task follows; every result was waited for."""
+        """Send the actors the end of tasks; every result was waited for."""
         ...
 
 
@@ -97,7 +97,6 @@ class CallPeers:
         return task.result()
 
     def replace(self, actor: int, new: Any) -> None:
-        """Send to a new actor in place of a lost one."""
         self._actors[actor] = new
 
     def finish(self) -> None:
@@ -107,7 +106,7 @@ class CallPeers:
 class SocketPeers:
     """Actors that are reached on sockets, each opened when it is first used. party: an actor's name before its number.
 
-    An actor serves its socket inside a call of Ray. When a socket breaks, that call tells whether the actor was lost.
+    An actor serves its socket inside a call of Ray. When a socket breaks, that call shows whether the actor was lost.
     """
 
     def __init__(self, server: TransportServer, actors: Sequence[Any], timeout: float, party: str) -> None:
@@ -137,7 +136,6 @@ class SocketPeers:
         return task.result()
 
     def replace(self, actor: int, new: Any) -> None:
-        """Send to a new actor in place of a lost one."""
         self._actors[actor] = new
         if queue := self._queues.pop(actor, None):
             queue.close()
@@ -187,7 +185,7 @@ class TaskQueue:
         self._due.popleft()
 
     def finish(self) -> None:
-        """Tell the actor that no task follows. Raises TransportError."""
+        """Send the actor the end of tasks. Raises TransportError."""
         self._socket.send(*frames.answered(Answer(None, True)))
 
     def close(self) -> None:

@@ -218,7 +218,7 @@ def prove(peer: FrameSocket, secret: bytes, *, listens: bool) -> None:
 
 
 def from_another_user(connected: socket.socket) -> bool:
-    """Tell whether another user of this machine connected; False where the system does not name the user."""
+    """Return whether another user of this machine connected; False where the system does not name the user."""
     if connected.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return False
     _, user, _ = _CREDENTIALS.unpack(

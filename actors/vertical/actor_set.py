@@ -87,6 +87,6 @@ def break_off(actor_set: ActorSet) -> None:
     for call in ("close_transport", "leave"):
         getattr(actor_set.server, call).remote()
     for actor in actor_set.actors:
-        actor.stop.remote()  # whose loops would go on waiting for a server (wall clock)
+        actor.stop.remote()  # whose loops would keep waiting for a server (wall clock)
     kept = keep_survivors([actor_set.server, *actor_set.actors])
     actor_set.kept = kept

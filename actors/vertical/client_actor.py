@@ -94,7 +94,7 @@ class ClientActor(TaskPort):
             now = pace.clock.now()
             starts = {m: ClientStart(now, self._uploads.get(m, start.works)) for m, start in starts.items()}
         self._loops = {
-            client: ClientLoop(client, role, port, pace, self._locks[client], starts[client])
+            client: ClientLoop(client, role, port, pace, self._locks[client], start=starts[client])
             for client, role in self._roles.items()
         }
         if self._stopping.is_set():
@@ -102,7 +102,6 @@ class ClientActor(TaskPort):
         run_together(list(self._loops.values()), lambda reason: self.stop())
 
     def stop(self) -> None:
-        """Leave the loops at the next opportunity."""
         self._stopping.set()
         _stop(self._loops.values())
 

@@ -16,7 +16,7 @@ from actors.driver import (
     drive,
     translated,
 )
-from actors.ledger_control import LedgerControl
+from actors.ledger_actor import ledger_actor
 from actors.memory_needs import with_memory
 from actors.placement import plan
 from actors.remote import get, lost
@@ -28,10 +28,91 @@ from actors.transport.sockets import TransportAddress
 from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
 from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.release import Spent
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import FIRST_EVALUATION, Status
 from raydpzv.sim.wall import EvaluationSchedule
+
+_CONTROL_TIMEOUT = 60.0
+"""Seconds a call about the ledger may take, beyond opening it."""
+
+
+class LedgerControl:
+    """The driver's side: where the ledger is kept, and what becomes of it.
+
+    plan: None for methods without releases, which keep no ledger. timeout: seconds that opening it may take.
+    """
+
+    def __init__(
+        self, actor_set: ActorSet, plan: BottomPlan | None, folder: RunFolder | None, timeout: float
+    ) -> None:
+        self._actor_set, self._plan, self._folder, self._timeout = actor_set, plan, folder, timeout
+        self._relay: Any | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a ledger, from which clients can be rebuilt."""
+        return self._plan is not None
+
+    def open(self) -> None:
+        """Open the ledger, with all that was released before. Only the driver's machine has the run folder for sure."""
+        if self._plan is None:
+            return
+        header = self._plan.header()
+        path = self._folder.ledger.resolve() if self._folder else None
+        there = get(self._actor_set.server.node.remote(), self._timeout, "the server's machine")
+        if path is not None and there != _here():
+            self._relay = ledger_actor(self._actor_set.place)
+            get(self._relay.open.remote(path, header, False), self._timeout, "the ledger to open")
+            path = None
+        get(
+            self._actor_set.server.keep.remote(path, header, self._relay), self._timeout, "the ledger to open"
+        )
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what summary.json says about the ledger."""
+        if not self.kept:
+            return {}
+        owner = self._relay or self._actor_set.server
+        facts: Mapping[str, Any] = get(owner.facts.remote(), _CONTROL_TIMEOUT, "the ledger's size")
+        return facts
+
+    def parties(self) -> dict[str, Any]:
+        """Return the ledger actor, by what it is called, if there is one."""
+        return {} if self._relay is None else {"ledger": self._relay}
+
+    def drop(self) -> None:
+        """End the ledger actor, if there is one, without a word to the server: all actors are ended."""
+        import ray
+
+        if self._relay is not None:
+            ray.kill(self._relay)
+
+    def close(self) -> None:
+        """Let another writer in; a process that was lost has done so."""
+        if not self.kept:
+            return
+        import ray
+
+        try:
+            get(self._actor_set.server.leave.remote(), _CONTROL_TIMEOUT, "the ledger to close")
+            if self._relay is not None:
+                get(self._relay.close.remote(), _CONTROL_TIMEOUT, "the ledger to close")
+                ray.kill(self._relay)
+        except Exception as error:
+            # one that does not answer is dismissed next, which closes its files
+            if not (lost(error) or isinstance(error, Stalled)):
+                raise
+
+
+def _here() -> str:
+    """Return the machine that this process is on."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
 
 _ENDING = 5.0
 """Seconds that a run that broke off has to end what it does."""
@@ -117,7 +198,6 @@ class _Driver(Driver):
             self._note_clocks(self._clients())
 
     def leave(self) -> None:
-        """Release the ledger, so that whoever continues next finds it free."""
         self._ledger_control.close()
 
     def drop(self) -> None:
@@ -136,11 +216,11 @@ class _Driver(Driver):
         return self._losses
 
     def _poll(self) -> None:
-        """Also bring the virtual loop the actors that it waits for."""
+        """Also give the virtual loop the actors that it waits for."""
         super()._poll()
         for a, pasts in self._control(self._server.wanted.remote(), "what the server waits for").items():
             new = self._actor_set.replace(a, pasts) if self._may_replace() else None
-            self._control(self._server.bring.remote(a, new), "the server to go on")
+            self._control(self._server.bring.remote(a, new), "the server to continue")
 
     def _workers(self) -> Sequence[Any]:
         return self._actor_set.actors

@@ -16,9 +16,9 @@ from actors.server_actor import ServerActor
 from actors.transport.clients import ClientConversation
 from actors.transport.frames import load_upload
 from actors.transport.peers import CallPeers
-from actors.vertical.executor import RayExecutor
-from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
+from actors.vertical.executor import RayExecutor, RecoveringExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import Past
+from raydpzv.experiment.run_core import RunParts
 from raydpzv.experiment.run_vertical import VerticalCore
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import WarmUpServer
@@ -69,8 +69,8 @@ class VerticalServerActor(ServerActor):
 
     def begin(self, checkpoint: Checkpoint | None, *, keeps: bool) -> None:
         """Start at the run's start (None) or at a checkpoint; keeps: whether checkpoints are taken."""
-        controls = self._controls(keeps=keeps)
-        self.core = VerticalCore(self._prepared, self._role, self._ledger, self._queue, controls, checkpoint)
+        parts = RunParts(self._ledger, self._queue, self._controls(keeps=keeps), checkpoint)
+        self.core = VerticalCore(self._prepared, self._role, parts)
 
     def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
         """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
@@ -96,11 +96,11 @@ class VerticalServerActor(ServerActor):
         self._warm_up = None
 
     def bring_segment(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
-        """Bring roles to where a segment starts under the wall clock; parameters as of `run_virtual`."""
+        """Restore roles to the start of a segment under the wall clock; parameters as of `run_virtual`."""
         self.core.bring_segment(RayExecutor(CallPeers(actors, self._timeout), held))
 
     def open_wall(self, origin: float) -> None:
-        """Open for clients under the wall clock, for a segment that roles were brought to."""
+        """Open for clients under the wall clock, for a restored segment."""
         self.core.open_wall(WallClock(origin))
 
     def keep_segment(self, actors: Mapping[int, Any], *, due: bool) -> None:
@@ -117,7 +117,7 @@ class VerticalServerActor(ServerActor):
         self.core.keep_segment(saved, due=due)
 
     def first(self, client: int, warm_up: bool) -> Answer:
-        """Return a client's first order; a rebuilt client is told to start."""
+        """Return a client's first order; a rebuilt client gets an order to start."""
         with self._serving:
             answer = self._open(warm_up).first(client)
             if warm_up:
@@ -145,7 +145,6 @@ class VerticalServerActor(ServerActor):
         return self._open(warm_up).wait(client, seconds)
 
     def finish(self, client: int, applied: float, warm_up: bool) -> None:
-        """Note when a client's last answer was applied."""
         self._open(warm_up).finish(client, applied)
 
     def evaluate(self, uploads: list[bytes]) -> None:
@@ -158,12 +157,10 @@ class VerticalServerActor(ServerActor):
         super().close()
 
     def past(self, client: int, before: Order | None) -> Past:
-        """Return what a client is rebuilt from, to what it was before an order."""
         assert self.core.ledger_server is not None
         return self.core.ledger_server.past(client, before)
 
     def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
-        """Record that the clients of a lost actor were rebuilt."""
         made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
         now = self.core.clock.now() if self.core.clock else self.core.status().time
         self.core.recorder.emit(

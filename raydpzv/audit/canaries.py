@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ _FACTOR = -50.0
 class Canary:
     """One record that a neighbouring table has otherwise.
 
-    row: its training row in the run; number: its row in the table as it was read; kind: "label", the next class;
+    row: its training row in the run; number: its row in the table as it was read; kind: "label", another one;
     "features", all of them times -50 (of token ids and categories: the ids counted from the other end); "new_label",
     in the file a label that no other record has; "absent", its term is zero in every sum.
     """
@@ -44,6 +45,10 @@ class Canary:
 
     def change(self, table: Table) -> Table:
         """Return the table as it was read, with this record changed."""
+        if self.kind == LABEL and table.values is not None:
+            values = table.values.copy()
+            values[self.number] = self.label(values[self.number], table.width)
+            return replace(table, values=values)
         if self.kind == LABEL:
             labels = table.y.copy()
             labels[self.number] = self.label(labels[self.number], table.classes)
@@ -54,9 +59,13 @@ class Canary:
             return replace(table, x=features)
         return table
 
-    def label(self, known: int, classes: int) -> int:
-        """Return the changed record's label."""
-        return (known + 1) % classes if self.kind == LABEL else known
+    def label(self, known: Any, classes: int) -> Any:
+        """Return the changed record's label: the next class; of numbers the other one of 0 and 1, else 50 more."""
+        if self.kind != LABEL:
+            return known
+        if isinstance(known, np.ndarray):
+            return 1 - known if np.isin(known, (0, 1)).all() else known - _FACTOR
+        return (known + 1) % classes
 
     def without(self, prepared: PreparedVertical) -> PreparedVertical:
         """Return a neighbour in which the record's term is zero, of a run in which it is a canary of that kind.
@@ -94,7 +103,7 @@ def strangers(canaries: Sequence[Canary]) -> tuple[int, ...]:
 
 def classes_with(run: PreparedVertical, canary: Canary) -> int:
     """Return how many classes the neighbour's table has. Raises InputError if such a table is refused."""
-    return load_scenario(run.spec, canary.change, strangers([canary])).split.train.classes
+    return load_scenario(run.spec, canary.change, strangers([canary])).split.train.width
 
 
 def _other(table: Table, record: np.ndarray) -> np.ndarray:
@@ -118,7 +127,8 @@ def chosen(
     relation: what the run's neighbours differ in; kinds: () for those of the relation. new_labels: whether the audit
     knows what to do with a label that no other record has. Raises SpecError.
     """
-    possible = new_labels and DATA_SOURCES[prepared.spec.data.source].listed
+    classed = prepared.server.y_train.dtype.kind != "f"
+    possible = new_labels and classed and DATA_SOURCES[prepared.spec.data.source].listed
     known = len(prepared.numbers)
     for row in rows:
         if not 0 <= row < known:

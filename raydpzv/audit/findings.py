@@ -10,13 +10,14 @@ from raydpzv.audit.label_inference import LabelGuesses
 from raydpzv.audit.ledger_audit import OTHER_CLASSES, REFUSED, CanarySeen, LedgerAudit
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import GuessesAudit, RunsAudit
+from raydpzv.notebook import table_html
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
 
 NOT_FALSIFIED, FALSIFIED, NOTHING_PROVED = "not falsified", "FALSIFIED", "nothing proved"
 _SEES = {
     "client": "clients, who know their batches and all releases",
-    "external": "whoever has the final model",
+    "external": "anyone with the final model",
 }
 _LEAST = "A bound from below at 95 %, seen on these canaries alone: nothing is certified. FALSIFIED is said at 99.9 %."
 
@@ -55,6 +56,9 @@ class Finding:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
     facts: Mapping[str, Any]
+
+    def _repr_html_(self) -> str:
+        return table_html(self.line, self.rows, self.heads, self.notes)
 
 
 def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raydpzv.experiment.reexecute import serve_again
+from raydpzv.experiment.rebuild import serve_again
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.privacy.integer_release import IntegerNoise, IntegerRelease
@@ -27,7 +27,7 @@ from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import NoPrivacyFilter
 
 Note = Callable[[Address, float, float], None]
-"""Told of an address, the query there and the deviation of its noise."""
+"""Called with an address, the query there and the deviation of its noise."""
 
 
 class _Noted:
@@ -102,7 +102,7 @@ class Queries:
     whole: bool = False
 
     def about(self, row: int) -> np.ndarray:
-        """Tell of each release whether this training row is in its batch, bool [n]."""
+        """Return for each release whether this training row is in its batch, bool [n]."""
         inside = {id(rows): bool(np.isin(row, rows)) for rows in self.batches}
         return np.array([inside[id(rows)] for rows in self.batches])
 

@@ -80,7 +80,7 @@ def _check(run: RecordedRun, canaries: Sequence[Canary], epsilons: Sequence[floa
     claim = run.claim("client")
     if run.prepared.plan() is None or claim is None or not claim["holds"]:
         raise InputError(
-            f"{run.folder.path}: proves no ε against the clients, so that no bound stands against their guesses; "
+            f"{run.folder.path}: proves no ε against the clients, so that no bound holds against their guesses; "
             "audit a run that does (docs/privacy.md)"
         )
     if LABEL not in KINDS[run.relation]:

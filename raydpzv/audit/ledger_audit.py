@@ -1,8 +1,8 @@
 """The ledger audit: a finished run's queries from the raw table and from neighbouring ones, its releases given.
 
-With the releases r_t forced, q_t are the run's queries and q'_t those of a neighbour. Whoever knows both tables tells
-them apart by d = √Σ((q_t - q'_t)/σ_t)², as N(0, 1) from N(d, 1): a lower bound on what the run gives away, for this
-record and this transcript. Of the noise, r_t - q_t is seen, and no σ is taken on trust. Nothing is certified.
+With the releases r_t forced, q_t are the run's queries and q'_t those of a neighbour. Anyone who knows both tables
+tells them apart by d = √Σ((q_t - q'_t)/σ_t)², as N(0, 1) from N(d, 1): a lower bound on what the run gives away, for
+this record and this transcript. Of the noise, r_t - q_t is seen, and no σ is taken on trust. Nothing is certified.
 
 Releases are rounded: to whole numbers in mode "proved", and to the 24 bits of a float32. Where σ is not large beside
 that, r_t - q_t is not normal though its noise is; so each is put where its noise may have been, at random by the law
@@ -26,7 +26,7 @@ from raydpzv.audit.forced_queries import Queries, forced_queries
 from raydpzv.audit.lower_bounds import CONFIDENCE, SURE
 from raydpzv.audit.recorded import RecordedRun, recorded_releases
 from raydpzv.errors import InputError
-from raydpzv.experiment.reexecute import check_models
+from raydpzv.experiment.rebuild import check_models
 from raydpzv.keys import Key
 from raydpzv.privacy import claim_words
 from raydpzv.privacy.gdp import epsilon_of
@@ -116,8 +116,8 @@ def audit_ledger(
 ) -> LedgerAudit:
     """Recompute a run's queries with and without each canary, and hold what they show against what the run claims.
 
-    progress: told how many of the recomputations are done. Raises InputError for a run without a ledger, ReplayMismatch
-    if the record is not what the scenario and the data give.
+    progress: called with how many of the recomputations are done. Raises InputError for a run without a ledger,
+    ReplayMismatch if the record is not what the scenario and the data give.
     """
     rows, releases = recorded_releases(run)
     claim = run.claim("client")
@@ -157,7 +157,7 @@ def noise_seen(queries: Queries, released: np.ndarray) -> NoiseSeen:
 def normal_residuals(queries: Queries, released: np.ndarray) -> np.ndarray:
     """Return what was added to the queries before the releases [n] were rounded, over σ: standard normal, float64 [n].
 
-    A release tells but the interval (a, b) in which its noise lay. With V uniform from a fixed key, Φ(a/σ) +
+    A release reveals only the interval (a, b) in which its noise lay. With V uniform from a fixed key, Φ(a/σ) +
     V (Φ(b/σ) - Φ(a/σ)) is uniform if the noise is N(0, σ²), whatever is rounded and however coarsely (randomised
     probability integral transform; Brockwell 2007), and its Φ⁻¹ is returned.
     """

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.errors import DataError, InputError
-from raydpzv.experiment.reexecute import check_recomputable, check_same, prepared_again
 from raydpzv.experiment.release_ledger import compare, released
+from raydpzv.experiment.resuming import check_recomputable, check_same, prepared_again
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.mechanisms import Address
@@ -80,7 +80,7 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     if folder.completed_by() is None:
         why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else unended(path)
         raise InputError(f"{path}: this run has not come to its end, so what it releases is not known; {why}")
-    prepared = prepared_again(cast(VerticalScenario, spec), folder)
+    prepared = cast(PreparedVertical, prepared_again(spec, folder))
     check_same(prepared, folder)
     if prepared.setting is None:
         raise InputError(f"{path}: the run adds no noise and claims no ε; there is nothing to falsify")
@@ -97,7 +97,7 @@ def recorded_releases(run: RecordedRun) -> tuple[Rows, dict[Address, float]]:
     check_recomputable(run.prepared, path)
     if not (run.folder.ledger / "header.json").is_file():
         raise DataError(
-            f"{path}: has no ledger (ledger/header.json), which holds what the run released; bring it back from a "
+            f"{path}: has no ledger (ledger/header.json), which holds what the run released; restore it from a "
             "copy, or use --by runs or --by guesses"
         )
     rows = run.folder.rows()

@@ -3,70 +3,132 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import PLAN, opened, unfinished
-from raydpzv.compare.plan import Comparison
+from raydpzv.compare.folder import PLAN, is_comparison, opened, unfinished
+from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.compare.results import collect
-from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.compare.run_comparison import PoolOptions, check_ready
+from raydpzv.config import catalog
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
+from raydpzv.experiment.finalize import Run, folder_of
+from raydpzv.foreign import handle
+from raydpzv.interrupts import interruptible
+from raydpzv.notebook import CellLine
+from raydpzv.registry import RUN_POOLS
 from raydpzv.report.comparison_table import Compared
 from raydpzv.sim.interfaces import Status
 
 
-class Changes(TypedDict, total=False):
-    """Arguments of `compare` that take the place of those of a comparison file."""
+class CompareOptions(TypedDict, total=False):
+    """Arguments of `compare` beside its methods and its folder."""
 
     seeds: int | Sequence[int] | None
     epsilons: Sequence[float | str] | None
     targets: Sequence[float] | None
     heads: str | None
+    jobs: int | None
+    address: str | None
+    progress: Callable[[Mapping[str, Status]], None]
+    stop: threading.Event
+
+
+@dataclass(frozen=True)
+class PoolWatch:
+    """An observer of many runs, which may stop them.
+
+    progress: called ten times a second with the status of each run at work, by its folder's name; ended: with each run
+    and why it has no result ("": it has one).
+    """
+
+    progress: Callable[[Mapping[str, Status]], None]
+    ended: Callable[[Planned, str], None]
+    stop: threading.Event
+
+
+Watched = Callable[[list[Planned]], AbstractContextManager[PoolWatch]]
+"""The runs to make to their observer while the block runs."""
 
 
 def compare(
-    source: str | Sequence[str],
+    source: AnyScenario | str | Sequence[AnyScenario | str],
     out: str | Path,
     *,
-    methods: Sequence[str] = (),
+    methods: Sequence[Any] = (),
     overrides: Sequence[str] = (),
-    progress: Callable[[Mapping[str, Status]], None] | None = None,
-    stop: threading.Event | None = None,
-    **changes: Unpack[Changes],
+    runner: str = "local",
+    **options: Unpack[CompareOptions],
 ) -> Compared:
-    """Compare methods x values of ε x seeds on one split and budget, one run after the other in this process.
+    """Compare methods x values of ε x seeds on one split and budget.
 
     source: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
-    methods; methods: further ones by name. seeds, epsilons ("none" adds no noise), targets, heads: left out, the
-    comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to resume.
-    progress: called ten times a second with the status of the run in progress. Raises InputError before anything is
-    written.
+    methods. methods: further ones, by name or descriptor. seeds, epsilons ("none" adds no noise), targets, heads: left
+    out, the comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to resume. runner:
+    "local" (one run after the other in this process) or "ray" (side by side; jobs: most at a time; address: of the
+    cluster). progress: called ten times a second with the status of the runs at work. Raises InputError before anything
+    is written.
     """
-    if unknown := set(changes) - set(Changes.__annotations__):
+    if unknown := set(options) - set(CompareOptions.__annotations__):
         raise TypeError(f"compare() got an unexpected keyword argument '{min(unknown)}'")
-    one = isinstance(source, str) or not isinstance(source, Sequence)
-    names: list[Any] = [source] if one else list(source)
-    for name in names:
-        if not isinstance(name, str):
-            raise InputError(
-                f"compare: wanted names or TOML files, got a {type(name).__name__}; a scenario file names your own "
-                'model and data as "module:attribute" (docs/own.md)'
-            )
-    asked_for = {key: value for key, value in dict[str, Any](**changes).items() if value is not None}
-    given = {key: v if isinstance(v, int | str) else tuple(v) for key, v in asked_for.items()}
-    comparison, folder = resolved(asked(names, methods, given), overrides), Path(out)
-    check_ready(comparison)
-    reasons: dict[str, str] = {}
+    asked_for: list[Any] = list(source) if isinstance(source, list | tuple) else [source]
+    names = [catalog.name_of(one) for one in asked_for]
+    listed = [method if isinstance(method, str) else handle(method) for method in methods]
+    given = dict[str, Any](**options)
+    replaced = {name: given.get(name) for name in ("seeds", "epsilons", "targets", "heads")}
+    changes = {
+        name: value if isinstance(value, int | str) else tuple(value)
+        for name, value in replaced.items()
+        if value is not None
+    }
+    comparison = resolved(asked(names, listed, changes), overrides)
+    pool, stop = PoolOptions(runner, options.get("jobs"), options.get("address")), options.get("stop")
+    stop = stop or threading.Event()
+
+    @contextmanager
+    def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
+        line, over = CellLine(), 0
+
+        def progress(at_work: Mapping[str, Status]) -> None:
+            if told := options.get("progress"):
+                told(at_work)
+            updates = ", ".join(f"{name}: {status.updates:,} updates" for name, status in at_work.items())
+            line.show(f"{over} of {len(todo)} runs over; {updates}")
+
+        def ended(planned: Planned, reason: str) -> None:
+            nonlocal over
+            over += 1
+            line.show(f"{over} of {len(todo)} runs over", now=over == len(todo))
+
+        yield PoolWatch(progress, ended, stop)
+
+    with interruptible(None if "stop" in options else stop, f"stopped; the same call continues it in {out}"):
+        return carry_out(comparison, Path(out), pool, watched)
+
+
+def carry_out(comparison: Comparison, folder: Path, pool: PoolOptions, watched: Watched) -> Compared:
+    """Make the remaining runs of a comparison and write its tables. Raises InputError before anything is written."""
+    make = RUN_POOLS[pool.runner](pool, [line.spec for line in comparison.lines])
+    reasons = dict[str, str]()
+    new = not is_comparison(folder)
+    if new:
+        check_ready(comparison)
     with opened(folder, comparison):
-        one_by_one(
-            unfinished(folder, comparison),
-            folder,
-            progress=progress or (lambda standing: None),
-            ended=lambda planned, reason: reasons.update({planned.folder: reason} if reason else {}),
-            stop=stop or threading.Event(),
-        )
+        todo = unfinished(folder, comparison)
+        if todo and not new:
+            check_ready(comparison)
+        with watched(todo) as watch:
+
+            def ended(planned: Planned, reason: str) -> None:
+                reasons.update({planned.folder: reason} if reason else {})
+                watch.ended(planned, reason)
+
+            make(todo, folder, progress=watch.progress, ended=ended, stop=watch.stop)
         compared = collect(comparison, folder, reasons)
         write(comparison, folder, compared)
     return compared
@@ -79,3 +141,28 @@ def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | 
     plan = (folder / PLAN).read_text(encoding="utf-8")
     about = About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads)
     return write_comparison(out or folder, compared, about)
+
+
+def report(
+    runs: Run | str | Path | Sequence[Run | str | Path],
+    out: str | Path | None = None,
+    *,
+    moved: Sequence[str] = (),
+    operator: bool = False,
+) -> Path:
+    """Write the page and pictures of runs, or of one comparison that may still be running; return the page.
+
+    runs: finished runs or folders. out: the folder of a report of several. moved: where data are now, see
+    `RunFolder.open`. operator: include what must not leave a private run. Raises InputError.
+    """
+    from raydpzv.report.page import write_report
+
+    listed: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
+    folders = [folder_of(run, "report") for run in listed]
+    place = None if out is None else Path(out)
+    if compared := [folder for folder in folders if is_comparison(folder)]:
+        if len(folders) > 1:
+            raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
+        plan = read_comparison(folders[0] / PLAN, moved)
+        return write(plan, folders[0], collect(plan, folders[0]), place)
+    return write_report(folders, place, moved=moved, operator=operator)

@@ -120,7 +120,7 @@ def asked(
     for name in names[1:]:
         if catalog.comparison(name) is not None:
             raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
-    stems = [Path(name).stem for name in names]
+    stems = [catalog.label_of(name) for name in names]
     entries = [
         MethodEntry(label=label, scenario=name)
         for label, name in zip(_unlike(stems, names), names, strict=True)
@@ -136,18 +136,24 @@ def asked(
 def _check_known(names: Sequence[str]) -> None:
     known = [*catalog.comparison_names(), *catalog.names()]
     for name in names:
-        if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
+        known_file = Path(name).suffix == ".toml" or Path(name).exists() or name in known
+        if not known_file and not catalog.is_object(name):
             raise SpecError(
                 f'"{name}" is no comparison and no scenario. {suggest(name, known)}See: raydpzv list'
             )
 
 
 def _unlike(stems: Sequence[str], names: Sequence[str]) -> Sequence[str]:
-    """Return labels that differ: stems of file names, or the paths if two stems are the same."""
+    """Return labels that differ: stems of file names, or the paths if two stems are the same; objects are numbered."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise SpecError(f"{twice}: is there twice; name each scenario once")
-    return stems if len(set(stems)) == len(stems) else names
+    if len(set(stems)) == len(stems):
+        return stems
+    return [
+        f"{stem} {n}" if catalog.is_object(name) else name
+        for n, (stem, name) in enumerate(zip(stems, names, strict=True), 1)
+    ]
 
 
 def read_comparison_file(path: Path) -> ComparisonFile:
@@ -252,15 +258,15 @@ def _lines(
 
 
 def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
-    """Tell whether a line is called after a scenario that adds noise."""
-    if entry.scenario is None or label not in (entry.scenario, Path(entry.scenario).stem):
+    """Return whether a line is called after a scenario that adds noise."""
+    if entry.scenario is None or label not in (entry.scenario, catalog.label_of(entry.scenario)):
         return False
     privacy = catalog.load(entry.scenario).privacy
     return privacy is not None and privacy.mode != "none"
 
 
 def _protects(name: str) -> bool:
-    """Tell whether a method clips and noises what it releases of users."""
+    """Return whether a method clips and noises what it releases of users."""
     method = METHODS[name]
     return method.users(method.config()) is not None
 
@@ -274,7 +280,7 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
 
 
 def gives_sigma(entry: MethodEntry) -> bool:
-    """Tell whether a method has noise of a deviation of its own."""
+    """Return whether a method has noise of a deviation of its own."""
     return _SIGMA in map(_key, entry.set)
 
 

@@ -17,7 +17,7 @@ from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, rea
 
 
 def is_comparison(folder: Path) -> bool:
-    """Tell whether a folder is a comparison's."""
+    """Return whether a folder is a comparison's."""
     return (folder / PLAN).is_file()
 
 
@@ -61,7 +61,7 @@ def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
 
 
 def keep_key(folder: Path) -> None:
-    """Write the operator's file of a comparison or search; its key tells whether the runs are on the same data.
+    """Write the operator's file of a comparison or search; its key shows whether the runs are on the same data.
 
     A lost key is copied from a run. Raises DataError if the runs lost it too.
     """
@@ -76,11 +76,11 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
     if [line.unlocated() for line in former.lines] != [line.unlocated() for line in comparison.lines]:
         raise InputError(
             f"{folder}: holds another comparison ({former.name}: other methods or settings); choose another --out, or "
-            f"go on with that one: raydpzv resume {folder}"
+            f"continue that one: raydpzv resume {folder}"
         )
     if missing := sorted(set(former.seeds) - set(comparison.seeds)):
         raise InputError(
-            f"{folder}: was begun with seed {missing[0]} too; name all its seeds, or go on with: "
+            f"{folder}: was started with seed {missing[0]} too; name all its seeds, or continue with: "
             f"raydpzv resume {folder}"
         )
 

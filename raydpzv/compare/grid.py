@@ -31,7 +31,7 @@ from raydpzv.compare.results import FAILED
 from raydpzv.config import catalog
 from raydpzv.config.scenario import method_fields
 from raydpzv.errors import RunError, SpecError
-from raydpzv.registry import METHODS
+from raydpzv.registry import LOSSES, METHODS
 from raydpzv.report.comparison_lines import NOT_RUN, calibrated
 from raydpzv.report.comparison_text import AIM
 from raydpzv.report.table import Column
@@ -137,6 +137,11 @@ def read_grid(path: Path) -> GridFile:
 def points(file: GridFile) -> list[Point]:
     """Return every combination of every method at every ε, in the file's order. Raises SpecError."""
     base = catalog.load(file.scenario)
+    if (score := LOSSES[base.loss].score) != "accuracy":
+        raise SpecError(
+            f"scenario: a grid chooses by validation accuracy, and {file.scenario} is judged by {score}; use raydpzv "
+            f"search with --metric validation_{score}"
+        )
     found = []
     for place, entry in enumerate(file.methods):
         method = method_of(entry, base)
@@ -191,7 +196,7 @@ def choose(
         if row["outcome"] in (NOT_RUN, FAILED):
             raise RunError(
                 f"nothing can be chosen yet: runs/{row['run']} has no result ({row['reason']}); the same command with "
-                "--out goes on"
+                "--out continues"
             )
         curve = (
             reached.get((row["label"], row["epsilon"], row["seed"]), []) if row["status"] == "done" else []

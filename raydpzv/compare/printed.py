@@ -90,7 +90,7 @@ def _check(
 
 
 def _speaks_of(entry: PrintedValue, name: str, scenario: str, method: str, own: str) -> bool:
-    """Tell whether an entry is about a method in a comparison on a scenario that has method `own`."""
+    """Return whether an entry is about a method in a comparison on a scenario that has method `own`."""
     return (
         (entry.scenarios is None or scenario in entry.scenarios)
         and (entry.comparisons is None or name in entry.comparisons)

@@ -61,7 +61,10 @@ def collect(
             curves += [who | point for point in found.curve]
             claims += [who | claim for claim in _claims(found.summary)]
     _set_controls(runs)
-    tables = ((runs, RUNS), (curves, CURVES), (claims, CLAIMS))
+    measures = list(dict.fromkeys(name for row in runs for name in row if name not in RUNS.names))
+    runs = [{**dict.fromkeys(measures, math.nan), **row} for row in runs]
+    of_runs = pa.schema([*RUNS, *((name, pa.float64()) for name in measures)])
+    tables = ((runs, of_runs), (curves, CURVES), (claims, CLAIMS))
     return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in tables))
 
 
@@ -81,7 +84,7 @@ def _read(planned: Planned, path: Path) -> _Read:
 
 
 def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
-    """Tell whether a run's rows give the accuracy and the bytes that its summary states."""
+    """Return whether a run's rows give the accuracy and the bytes that its summary states."""
     sent = (metrics.bytes_up(rows["message"]), metrics.bytes_down(rows["message"]))
     stated, computed = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
     same = stated == computed or (math.isnan(stated) and math.isnan(computed))
@@ -105,6 +108,7 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         "outcome": outcome,
         "reason": why,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
+        **{name: _number(value) for name, value in (summary.get("measures") or {}).items()},
         **{name: int(summary.get(name) or 0) for name in _COUNTS},
         "staleness": _number((summary.get("staleness") or {}).get("mean")),
         "private": summary.get("private") is True,
@@ -142,7 +146,7 @@ def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
         return word or FAILED, str(summary.get("stopped_by", reason))
     if status == "stopped":
         return NOT_RUN, STOPPED
-    return (FAILED, reason) if reason else (NOT_RUN, "not begun")
+    return (FAILED, reason) if reason else (NOT_RUN, "not started")
 
 
 def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.config.paths import locations, unlocated
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.runner import continued, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run_local
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
@@ -24,6 +26,16 @@ from raydpzv.sim.interfaces import Status
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"
 STOPPED = "stopped before its end"
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """Where many runs are made: most at a time, and for Ray which cluster to join and whether to show its output."""
+
+    runner: str = "local"
+    jobs: int | None = None
+    address: str | None = None
+    verbose: bool = False
 
 
 def check_ready(comparison: Comparison) -> None:
@@ -39,7 +51,7 @@ def check_ready(comparison: Comparison) -> None:
 
 
 def finished(planned: Planned, folder: Path) -> bool:
-    """Tell whether a run is over for good: its budget is spent, or it diverged, which it would do again."""
+    """Return whether a run is over for good: its budget is spent, or it diverged, which it would do again."""
     try:
         summary = RunFolder.open(folder).summary()
         check_own(planned, folder)
@@ -137,3 +149,8 @@ def one_by_one(
         folder = root / RUNS_FOLDER / planned.folder
         options = RunOptions(stop=stop, data_key=key, callbacks=[StatusCallback(report)], until=until)
         ended(planned, run_planned(planned, folder, options))
+
+
+def in_this_process(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
+    """Return the function that makes runs one by one; as `raydpzv.registry.RUN_POOLS` finds it."""
+    return one_by_one

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest
+from raydpzv.foreign import handle, is_foreign, resolve
 from raydpzv.registry import METHODS, SCENARIO_FOLDERS
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
 
 
 def is_horizontal(method: str) -> bool:
-    """Tell a method's kind: by its room, which imports nothing, or by its descriptor if it lives elsewhere."""
+    """Return a method's kind: by its room, which imports nothing, or by its descriptor if it lives elsewhere."""
     for kind in ("vertical", "horizontal"):
         if METHODS.module_of(method).startswith(f"raydpzv.methods.{kind}."):
             return kind == "horizontal"
@@ -84,11 +85,15 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     """Load a scenario by name or path, with `key=value` overrides. Raises SpecError.
 
     Paths of data in a file count from the file's folder; a scenario that comes with the program has no data beside it,
-    so that its paths count from the working folder.
+    so that its paths count from the working folder. A word with a colon names a scenario of a module or of this
+    process.
     """
     from raydpzv.config import toml  # and with it pydantic and the methods: not for a list of names
 
     path, base = Path(scenario), None
+    if is_object(scenario):
+        found = _checked(resolve(scenario, "scenario"), scenario)
+        return toml.override(found, overrides) if overrides else found
     if path.suffix != ".toml" and not path.exists():
         path, base = FOLDER / f"{scenario}.toml", Path()
         if scenario in {found.stem for found in COMPARISONS.glob("*.toml")}:
@@ -99,6 +104,43 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
                 f"{', '.join(names())}"
             )
     return toml.load(path, overrides, base)
+
+
+def is_object(scenario: str) -> bool:
+    """Return whether a word names a scenario by "module:attribute", and no file."""
+    path = Path(scenario)
+    return is_foreign(scenario) and path.suffix != ".toml" and not path.exists()
+
+
+def name_of(scenario: AnyScenario | str) -> str:
+    """Return the name by which `load` finds a scenario in this process. Raises SpecError for any other object."""
+    if isinstance(scenario, str):
+        return scenario
+    from raydpzv.config.toml import scenario_sha256
+
+    checked = _checked(scenario, "scenario")
+    return handle(checked, label_of(checked), scenario_sha256(checked))
+
+
+def label_of(scenario: AnyScenario | str) -> str:
+    """Return what a scenario is called in tables: its own name or title, else its file's or its method's."""
+    found = load(scenario) if isinstance(scenario, str) and is_object(scenario) else scenario
+    if isinstance(found, str):
+        return Path(found).stem
+    method: str = found.method.name
+    own = method.partition(":")[2].partition("-")[0]
+    return found.name or found.title or own or method
+
+
+def _checked(found: Any, name: str) -> AnyScenario:
+    from raydpzv.config.scenario import AnyScenario
+
+    if isinstance(found, AnyScenario):
+        return found
+    raise SpecError(
+        f"{name}: wanted a scenario's name, its TOML file, or what raydpzv.horizontal, vertical or load returns, got "
+        f"{type(found).__name__}"
+    )
 
 
 def comparison_names() -> list[str]:

@@ -1,8 +1,8 @@
 """The scenarios page: every setting of a paper's scenario against what the paper prints.
 
-What a paper prints stands in `scenarios/papers/PAPER.toml`, one file per paper, each value with its place in the text.
-A scenario's value that is another needs a reason there, and a reason needs a difference: either one without the other
-is refused. What no line speaks of, the paper is silent about.
+The values that a paper prints are in `scenarios/papers/PAPER.toml`, one file per paper, each value with its place in
+the text. A scenario's value that is another needs a reason there, and a reason needs a difference: either one without
+the other is refused. What no line speaks of, the paper is silent about.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PrintedValue(Printed):
 
     @property
     def of_comparisons(self) -> bool:
-        """Tell whether it is about methods of comparisons, not about a scenario (`raydpzv.compare.printed`)."""
+        """Return whether it is about methods of comparisons, not about a scenario (`raydpzv.compare.printed`)."""
         return self.methods is not None or self.comparisons is not None
 
 
@@ -165,7 +165,7 @@ def _printed(paper: Paper, name: str) -> dict[str, PrintedValue]:
     for entry in paper.settings:
         if not entry.of_comparisons and (entry.scenarios is None or name in entry.scenarios):
             if entry.key in found:
-                raise SpecError(f"{paper.title}: {entry.key} of {name} stands there twice; keep one")
+                raise SpecError(f"{paper.title}: {entry.key} of {name} is there twice; keep one")
             found[entry.key] = entry
     return found
 

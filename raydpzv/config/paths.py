@@ -11,7 +11,7 @@ from raydpzv.errors import SpecError
 from raydpzv.foreign import is_foreign
 
 PATHS = (("data", "folder"), ("data", "file"), ("arrivals", "file"), ("model", "weights"))
-"""The settings that say where data are, as (table, key). What the data are is told by their digest."""
+"""The settings that say where data are, as (table, key). The data themselves are known by their digest."""
 
 
 def each_path(value: Any, change: Callable[[str], str]) -> Any:

@@ -102,7 +102,7 @@ def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
 def _noise(spec: VerticalScenario) -> Iterator[str]:
     privacy = spec.privacy
     if privacy.noise == "seeded":
-        yield 'privacy.noise: seeded noise proves nothing, since whoever has the seed subtracts it; use "system"'
+        yield 'privacy.noise: seeded noise proves nothing, since anyone with the seed subtracts it; use "system"'
     if privacy.sigma is not None:
         yield 'privacy.sigma: has no meaning with mode = "proved"; give privacy.noise_multiplier, of one record'
     if privacy.clip is None:
@@ -124,18 +124,18 @@ def _two_of_three(spec: VerticalScenario) -> Iterator[str]:
 
 def _table(spec: VerticalScenario) -> Iterator[str]:
     data = spec.data
-    listed = {found.setting for found in read_off(data)}
+    listed = {found.setting for found in read_off(data, spec.goal)}
     public = data.scale == "public"
     missing = [*listed, *(["data.centre"] if public and data.centre is None else [])]
     missing += ["data.spread"] if public and data.spread is None else []
-    for found in fitted(data):
+    for found in fitted(data, spec.goal):
         others = [name for name in missing if name != found.setting] if found.setting in listed else []
         also = f"; missing as well: {', '.join(others)}" if others else ""
         yield f"{found.setting}: {found.how}, so that one record moves others; {found.cure}{also}"
 
 
 def outsider_contradictions(spec: VerticalScenario, setting: str) -> Iterator[str]:
-    """Yield the premises that fail of amplification against whoever sees no row numbers; setting: which names it."""
+    """Yield the premises that fail of amplification against anyone who sees no row numbers; setting: which names it."""
     method, who = spec.method, f'{setting}: "external" needs'
     if getattr(method, "batches", "") != "poisson":
         got = f', got "{method.batches}"' if hasattr(method, "batches") else ""

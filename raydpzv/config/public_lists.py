@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.foreign import is_foreign
+from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.settings.sections import DataSection
 
 
@@ -21,9 +22,28 @@ class ReadOff:
     cure: str
 
 
-def read_off(data: DataSection) -> Iterator[ReadOff]:
-    """Yield each list that a data section leaves to its records."""
-    if data.labels is None and DATA_SOURCES[data.source].listed:
+Goal = tuple[str, str | None]
+"""A loss by name, and what a user's own takes: "classes", "numbers", or None, as the labels' type says."""
+_CLASSES = ("cross_entropy", None)
+
+
+def _of_numbers(goal: Goal) -> bool:
+    loss, targets = goal
+    if is_foreign(loss):
+        return targets == "numbers"
+    return loss not in ("cross_entropy", "cox") and LOSSES[loss].labels == "numbers"
+
+
+def read_off(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
+    """Yield each list that a data section leaves to its records, and whether labels are numbers if these decide it."""
+    listed = DATA_SOURCES[data.source].listed
+    if is_foreign(goal[0]) and goal[1] is None and listed:
+        yield ReadOff(
+            "model.targets",
+            "whether labels are classes or numbers is read off them",
+            'say what your own loss takes, "classes" or "numbers"',
+        )
+    elif data.labels is None and listed and not _of_numbers(goal):
         yield ReadOff(
             "data.classes",
             "classes are numbered by the labels that occur",
@@ -37,7 +57,7 @@ def read_off(data: DataSection) -> Iterator[ReadOff]:
         )
 
 
-def fitted(data: DataSection) -> Iterator[ReadOff]:
+def fitted(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
     """Yield each way in which one record moves what others are before any release."""
     if data.scale in ("standard", "unit"):
         yield ReadOff(
@@ -50,7 +70,7 @@ def fitted(data: DataSection) -> Iterator[ReadOff]:
         yield ReadOff("data.missing", how, "leave it out")
     if how := DATA_SOURCES[data.source].fitted:
         yield ReadOff("data.source", how, "use data without that")
-    for found in read_off(data):
+    for found in read_off(data, goal):
         yield replace(found, how=f"{found.how} (set {found.setting})")
     if data.split == "stratified":
         how = 'rows are drawn by class, which looks at all labels (data.split = "stratified")'
@@ -60,11 +80,15 @@ def fitted(data: DataSection) -> Iterator[ReadOff]:
         yield ReadOff("data.groups", how, "leave it out")
 
 
-def stated_lists(data: DataSection) -> tuple[str, ...]:
+def stated_lists(data: DataSection, goal: Goal = _CLASSES) -> tuple[str, ...]:
     """Return what is public of labels and categories, a line each, or which setting is missing."""
-    missing = {found.setting: found for found in read_off(data)}
+    missing = {found.setting: found for found in read_off(data, goal)}
     classes = "public, from data.classes" if data.labels else "public, the data set's own"
     lines = {"data.classes": f"classes: {classes}"}
+    if is_foreign(goal[0]):
+        lines = {"model.targets": f"labels: {goal[1]}, from model.targets"} | lines
+    if _of_numbers(goal) or "model.targets" in missing:
+        lines.pop("data.classes")
     if columns := ", ".join(data.category_columns):
         lines["data.categories"] = f"categories of {columns}: public, from data.categories"
     return tuple(

@@ -64,6 +64,11 @@ class VerticalScenario(Sections):
         return self.resources.client_gpus, self.resources.server_gpus
 
     @property
+    def secret_coins(self) -> bool:
+        """Whether batches are drawn by coins that are kept secret."""
+        return bool(self.method.coins == "system")
+
+    @property
     def no_segment(self) -> str | None:
         """Why runs under the wall clock cannot resume as new segments; None if they can."""
         method, descriptor = self.method, self.descriptor
@@ -72,14 +77,14 @@ class VerticalScenario(Sections):
         if descriptor.rule is None:
             if self.noised and descriptor.noise(method) is not None:
                 return (
-                    f"{method.name} keeps no ledger of what it releases, so that nobody could tell what was released "
+                    f"{method.name} keeps no ledger of what it releases, so that nobody could know what was released "
                     "after the last checkpoint"
                 )
             return descriptor.unreplayable(method)
         rule = descriptor.rule(method)
         if rule.gathered > 1 and rule.lr.changes:
             return (
-                "step sizes that change (method.lr_at) hang on uploads that no ledger has where some gather"
+                "step sizes that change (method.lr_at) depend on uploads that no ledger has where some gather"
             )
         return None
 
@@ -110,6 +115,14 @@ class HorizontalScenario(HorizontalSections):
     def rounds(self) -> bool:
         """Whether an update is a round of a cohort."""
         return not self.pulls and not self.descriptor.agent
+
+    @property
+    def secret_coins(self) -> bool:
+        """Whether a run draws users or records by coins that add to their privacy."""
+        plan, privacy = self.descriptor.users(self.method), self.privacy
+        if plan is None or privacy is None or privacy.mode == "none" or privacy.noise != "system":
+            return False
+        return min(plan.sampling, plan.rate) < 1
 
     @property
     def multiplier(self) -> float | None:

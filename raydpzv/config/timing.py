@@ -21,7 +21,7 @@ def links(spec: CommonSections, clients: int) -> Network:
 
 
 def sizes_in_order(spec: VerticalScenario) -> str:
-    """Return the settings by which larger batches take longer, so that the order of updates tells their sizes."""
+    """Return the settings by which larger batches take longer, so that the order of updates reveals their sizes."""
     network = {"network.up": spec.network.up, "network.down": spec.network.down}
     found = [name for name, rate in network.items() if rate is not None]
     return " and ".join([*found, *(['clock.kind = "wall"'] if spec.clock.kind == "wall" else [])])
@@ -54,7 +54,7 @@ def planned_seconds(spec: AnyScenario) -> float:
 
 
 def stands_still(spec: VerticalScenario) -> bool:
-    """Tell whether simulated time never passes: enough clients to fill the barrier need none for a round trip."""
+    """Return whether simulated time never passes: enough clients to fill the barrier need none for a round trip."""
     if spec.arrivals.kind != "immediate" or spec.clock.kind == "wall":
         return False
     return round_trips(spec, 1, 1).count(0.0) >= spec.barrier

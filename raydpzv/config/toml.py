@@ -165,7 +165,7 @@ def as_tree(spec: CommonSections) -> dict[str, Any]:
     """Return every setting with its value, defaults included, as plain data that TOML can hold."""
     tree = spec.model_dump(mode="json", exclude_none=True, exclude={"method"})
     method = {k: v for k, v in dataclasses.asdict(getattr(spec, "method")).items() if v is not None}  # noqa: B009
-    # the order of the sections is that of a file: the method stands before what it is run with
+    # the order of the sections is that of a file: the method comes before what it is run with
     first = {
         name: tree.pop(name) for name in [*CommonSections.model_fields, "split", "model"] if name in tree
     }
@@ -251,7 +251,7 @@ def _without(tree: dict[str, Any], path: Sequence[str]) -> None:
 
 
 def _optional(tree: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Tell whether a setting may be left out, and none is not one of its values."""
+    """Return whether a setting may be left out, and none is not one of its values."""
     given = tree.get("method", {})
     name = given.get("name", "dpzv") if isinstance(given, Mapping) else None
     if not isinstance(name, str) or name not in METHODS:

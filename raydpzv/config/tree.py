@@ -90,7 +90,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def is_text(text: str) -> bool:
-    """Tell whether a string can be written in UTF-8 and has no control characters but tabs and line breaks.
+    """Return whether a string can be written in UTF-8 and has no control characters but tabs and line breaks.
 
     A terminal would obey the others, and none of them can be in a path that a system takes.
     """

@@ -10,6 +10,7 @@ from raydpzv.config.proved import ALONE, outsider_contradictions, proof_contradi
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import stands_still
 from raydpzv.errors import SpecError, suggest
+from raydpzv.foreign import is_foreign
 from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.methods.schedule import unordered
 from raydpzv.registry import DATA_SOURCES, METHODS
@@ -32,8 +33,9 @@ def check(spec: AnyScenario, origin: str) -> None:
 def _vertical(spec: VerticalScenario) -> Iterator[str]:
     noise = spec.descriptor.noise(spec.method)
     limits = (_updates(spec), spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
+    yield from _losses(spec)
     resources = {"client_cpus": spec.resources.client_cpus, "client_gpus": spec.resources.client_gpus}
-    if DATA_SOURCES[spec.data.source].loss != "cross_entropy":
+    if spec.loss == "cox":
         yield (
             f'data.source: "{spec.data.source}" has survival times, which horizontal methods alone learn from, got '
             f'method.name = "{spec.method.name}"; use "fedavg" or "uldp_avg"'
@@ -61,6 +63,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
+    yield from _losses(spec)
     yield from _engine(spec)
     yield from _users(spec)
     yield from user_contradictions(spec)
@@ -78,6 +81,21 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from _cohort(spec)
     yield from _scaling(spec)
     yield from _other(spec)
+
+
+def _losses(spec: CommonSections) -> Iterator[str]:
+    """Complain of a loss that its data have no labels for, and of settings of functions that are not there."""
+    usual = DATA_SOURCES[spec.data.source].loss
+    if "cox" in (usual, spec.loss) and usual != spec.loss:
+        has = "survival times" if usual == "cox" else "no survival times"
+        yield (
+            f'model.loss: data.source = "{spec.data.source}" has {has}, got "{spec.loss}"; '
+            f"{'leave it out' if usual == 'cox' else 'use another loss, or such data'}"
+        )
+    if spec.targets and not is_foreign(spec.loss):
+        yield f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave it out'
+    if spec.evaluate.lower and not spec.evaluate.metrics:
+        yield "evaluate.lower: names measures of evaluate.metrics, which is not given; leave it out"
 
 
 def _users(spec: HorizontalScenario) -> Iterator[str]:
@@ -103,7 +121,8 @@ def _parties(spec: VerticalScenario) -> Iterator[str]:
         )
     if split.columns is not None:
         yield "split.columns: wanted split.parties or split.columns, got both; leave one out"
-    for setting, apart in (("data.target", data.target), ("data.groups", data.groups)):
+    held_apart = [("data.target", column) for column in data.target_columns]
+    for setting, apart in [*held_apart, ("data.groups", data.groups)]:
         for party, columns in split.parties.items():
             if apart in columns:
                 yield (

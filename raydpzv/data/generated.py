@@ -88,7 +88,7 @@ def synthetic_survival(request: Request) -> Table:
 def synthetic_series(request: Request) -> Table:
     """Return x [D, T, F]: in every variable a wave of random phase, of a frequency that is the class', and noise.
 
-    The mean of every value is 0 in every class, so that it is the course of time alone that tells.
+    The mean of every value is 0 in every class, so that only the course of time distinguishes classes.
     """
     data, key = request.data, request.draws / "synthetic series"
     y = _shuffled_labels(data, key, data.steps * data.columns)
@@ -160,6 +160,9 @@ class GeneratedTable:
     def classes(self) -> int:
         """The number of classes C."""
         return len(self.gaussians.centres)
+
+    width = classes
+    classed = True
 
     @property
     def shape(self) -> tuple[int, ...]:

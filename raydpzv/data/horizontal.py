@@ -243,7 +243,7 @@ def owners_of(classes: np.ndarray, counts_MC: np.ndarray, generator: np.random.G
 
 
 def _top_up(owner: np.ndarray, clients: int, least: int, generator: np.random.Generator) -> np.ndarray:
-    """Bring every client to `least` rows with random rows of the largest, cut down to one level."""
+    """Fill every client up to `least` rows with random rows of the largest, cut down to one level."""
     sizes = np.bincount(owner, minlength=clients)
     lack = np.maximum(least - sizes, 0)
     if not lack.any():

@@ -1,4 +1,4 @@
-"""Data that a user brings: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
+"""A user's own data: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
 
 # D rows, M clients, V views
 
@@ -26,7 +26,8 @@ _FORMS = "(x, y), (x, y, x_test, y_test), a table with these names, or a data se
 class OwnData:
     """Rows and labels, whole and of plain types.
 
-    x: numbers [D, ...], or with `views` the arrays of several parties side by side [D, ΣF]; y: whole numbers [D].
+    x: numbers [D, ...], or with `views` the arrays of several parties side by side [D, ΣF]; y: whole numbers or texts
+    [D], or numbers for labels, float64 [D, T].
     owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of flat columns.
     """
 
@@ -49,14 +50,17 @@ def source(name: str) -> Source:
         given = resolve(name, "data.source")
         if callable(given) and not hasattr(given, "__len__"):
             given = call(given, request.data.options or {}, {}, "data.options")
-        data = given if isinstance(given, OwnData) else own_data(given)
+        data = given if isinstance(given, OwnData) else own_data(given, numbers=request.numbers)
         return _tables(data, name.partition(":")[2], request)
 
     return Source("your own data", "your own program", read, takes=("other",), listed=True)
 
 
-def own_data(given: Any) -> OwnData:
-    """Return a user's rows and labels as arrays. Raises DataError for what is none of the forms."""
+def own_data(given: Any, *, numbers: bool | None = False) -> OwnData:
+    """Return a user's rows and labels as arrays. Raises DataError for what is none of the forms.
+
+    numbers: whether labels are numbers rather than classes; None: as their type says.
+    """
     if isinstance(given, Mapping):
         parts = dict(given)
     elif isinstance(given, tuple) and len(given) in (2, 4):
@@ -76,9 +80,9 @@ def own_data(given: Any) -> OwnData:
     owners = parts.get("clients")
     return OwnData(
         arrays["x"],
-        labels(arrays["y"], "y"),
+        labels(arrays["y"], "y", numbers=numbers),
         arrays.get("x_test"),
-        labels(arrays["y_test"], "y_test") if "y_test" in arrays else None,
+        labels(arrays["y_test"], "y_test", numbers=numbers) if "y_test" in arrays else None,
         None if owners is None else numbered_owners(owners, len(arrays["x"])),
         features,
     )
@@ -103,14 +107,21 @@ def as_array(value: Any, name: str) -> np.ndarray:
     return array
 
 
-def labels(array: np.ndarray, name: str) -> np.ndarray:
-    """Return labels as whole numbers or texts [D]. Raises DataError."""
+def labels(array: np.ndarray, name: str, *, numbers: bool | None) -> np.ndarray:
+    """Return labels as whole numbers or texts [D], or as numbers float64 [D, T]; as in `own_data`. Raises DataError."""
+    several = array.ndim == 2 and array.shape[1] > 1
+    if numbers or (numbers is None and (several or array.dtype.kind == "f")):
+        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or not array.size:
+            raise DataError(
+                f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers, one a row or several, [D, T]"
+            )
+        return array.reshape(len(array), -1).astype(np.float64)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     array = array.astype(str) if array.dtype.kind == "O" else array
     if array.ndim != 1 or array.dtype.kind not in "iubU" or not array.size:
         raise DataError(
             f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
-            "text of data.classes"
+            'text of data.classes; convert it to integers, or learn numbers with loss="squared_error" (model.loss)'
         )
     if array.dtype.kind == "u" and int(array.max()) > MOST_TOKENS:
         raise DataError(f"data: {name} has whole numbers above {MOST_TOKENS}: number the classes from 0")
@@ -236,7 +247,7 @@ def _pairs(data: Any) -> dict[str, Any]:
         pairs = [data[i] for i in range(len(data))]
         x, y = zip(*pairs, strict=True)
         rows = [as_array(row, "x") for row in x]
-        return {"x": np.stack(rows), "y": np.array([int(label) for label in y])}
+        return {"x": np.stack(rows), "y": np.stack([as_array(label, "y") for label in y])}
     except DataError:
         raise
     except Exception as error:  # a data set is the user's code
@@ -246,27 +257,21 @@ def _pairs(data: Any) -> dict[str, Any]:
 
 def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     parts = {"y": data.y} | ({} if data.y_test is None else {"y_test": data.y_test})
+    whole = data.x.dtype.kind in "iu"
+    facts: dict[str, Any] = {"features": data.features, "integers": whole, "views": data.views}
+    if data.y.dtype.kind == "f":
+        tables = [
+            Table(name, x, np.zeros(len(y), np.int64), 1, silos=owners, values=y, **facts)
+            for x, y, owners in ((data.x, data.y, data.owners), (data.x_test, data.y_test, None))
+            if x is not None and y is not None
+        ]
+        return tables[0] if len(tables) == 1 else Split(*tables)
     if data.y.dtype.kind == "U" and request.labels is None:
         raise DataError(
             'data: y holds text: list the classes, such as classes=["ill", "well"] (data.classes)'
         )
     y, classes = numbered_labels(parts, request, name)
-    whole = data.x.dtype.kind in "iu"
-    train = Table(
-        *(name, data.x, y["y"], classes),
-        features=data.features,
-        silos=data.owners,
-        integers=whole,
-        views=data.views,
-    )
+    train = Table(name, data.x, y["y"], classes, silos=data.owners, **facts)
     if data.x_test is None:
         return train
-    return Split(
-        train,
-        Table(
-            *(name, data.x_test, y["y_test"], classes),
-            features=data.features,
-            integers=whole,
-            views=data.views,
-        ),
-    )
+    return Split(train, Table(name, data.x_test, y["y_test"], classes, **facts))

@@ -60,7 +60,7 @@ def _known(train: Table, place: int, levels: int) -> np.ndarray:
 
 
 def standardise(split: Split) -> Split:
-    """Bring features to mean 0 and deviation 1 on the training rows, and move all others alike.
+    """Scale features to mean 0 and deviation 1 on the training rows, and move all others alike.
 
     Flat features ([D, F], [D, V, F]) by column; images ([D, C, H, W], [D, V, C, H, W]) by channel, over all
     their pixels and views. What is constant on the training rows becomes 0 on all.

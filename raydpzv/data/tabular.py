@@ -34,7 +34,7 @@ def read_csv(request: Request) -> Table:
     reading = pyarrow.csv.ReadOptions(skip_rows=skip)
     names = _read(file, lambda: pyarrow.csv.open_csv(file, reading).schema.empty_table()).column_names
     # texts are read as they are written, so that no cell moves the type of the others
-    texts = (*request.lists, *((request.data.target,) if request.labels else ()))
+    texts = (*request.lists, *(request.data.target_columns if request.labels else ()))
     return _to_table(_csv(file, skip, texts, _only(request, names)), request, names)
 
 
@@ -82,7 +82,12 @@ def _apart(request: Request) -> dict[str, str]:
 
 def _only(request: Request, names: list[str]) -> list[str] | None:
     """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
-    used = {request.data.target, *request.data.category_columns, *_apart(request).values(), *request.holders}
+    used = {
+        *request.data.target_columns,
+        *request.data.category_columns,
+        *_apart(request).values(),
+        *request.holders,
+    }
     once = len(set(names)) == len(names) and used <= set(names)
     return [name for name in names if name in used] if request.holders and once else None
 
@@ -96,27 +101,34 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
     columns. names: the file's columns, of which `data` may be some.
     """
     name, apart, time = one_line(request.file.name), _apart(request), request.data.time
-    target = request.data.target or ""
-    _check_column(names, name, target, "to predict")
+    targets = request.data.target_columns
+    for target in targets:
+        _check_column(names, name, target, "to predict")
     for role, column in apart.items():
         _check_column(names, name, column, f"of {role}")
     for category in request.data.category_columns:
-        others = (target, *apart.values())
+        others = (*targets, *apart.values())
         _check_column([n for n in names if n not in others], name, category, "of categories")
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(
             f'"{name}" has the columns {_listed(twice)} more than once: rename or drop the others'
         )
-    if twin := next((role for role, column in apart.items() if column == target), None):
+    if twin := next((role for role, column in apart.items() if column in targets), None):
         raise DataError(
-            f'{_SETTINGS.get(twin, "users.columns")}: "{target}" of "{name}" is the column to '
+            f'{_SETTINGS.get(twin, "users.columns")}: "{apart[twin]}" of "{name}" is the column to '
             f"predict, and no column of {twin}; name another column"
         )
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
-    y, classes = _events(data.column(target), name, target) if time else _labels(data, name, request)
-    left = [n for n in names if n not in (target, *apart.values())]
+    values = None if time else _label_numbers(data, name, request)
+    if values is not None:
+        y, classes = np.zeros(len(values), np.int64), 1
+    else:
+        y, classes = (
+            _events(data.column(targets[0]), name, targets[0]) if time else _labels(data, name, request)
+        )
+    left = [n for n in names if n not in (*targets, *apart.values())]
     unused = _unused(left, name, request.holders) if request.holders else ()
     features = data.select([n for n in left if n not in unused])
     owners = {role: column for role, column in apart.items() if role != "times"}
@@ -132,6 +144,7 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         users=numbers.get("users"),
         silos=numbers.get("silos"),
         times=_filled(data.column(time), name, time) if time else None,
+        values=values,
         unused=unused,
     )
 
@@ -191,9 +204,23 @@ def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
         raise DataError(one_line(f'"{file}" cannot be read: {error}: mend or re-export it')) from error
 
 
+def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | None:
+    """Return numbers for labels, float64 [D, T]; None where labels are classes."""
+    targets = request.data.target_columns
+    typed = len(targets) > 1 or types.is_floating(data.column(targets[0]).type)
+    if not (typed if request.numbers is None else request.numbers):
+        if len(targets) > 1:
+            raise DataError(
+                f"data.target: wanted one column of classes, got {_listed(list(targets))}; several are numbers, for "
+                'model.loss = "squared_error" or "multi_label"'
+            )
+        return None
+    return np.stack([_filled(data.column(column), name, column) for column in targets], axis=1)
+
+
 def _labels(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, int]:
     """Return each label's number, int [D], and how many classes there are."""
-    target = request.data.target or ""
+    (target,) = request.data.target_columns
     column = data.column(target)
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -203,7 +230,8 @@ def _labels(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, in
     if not any(is_kind(kind) for is_kind in allowed):
         raise DataError(
             f'column "{target}" of "{name}" has the type {kind}; a target of classes is strings, whole '
-            "numbers or true/false: choose another column or convert it"
+            "numbers or true/false: choose another column, convert it, or learn numbers with model.loss = "
+            '"squared_error"'
         )
     if column.null_count:
         raise DataError(
@@ -336,7 +364,7 @@ def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type is one of numbers; true and false are 1 and 0."""
+    """Return whether a column of this type is one of numbers; true and false are 1 and 0."""
     return any(f(kind) for f in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
 
 

@@ -3,7 +3,7 @@
 record -> user   uniform: i.i.d.; zipf: i.i.d. with p_u ∝ (u + 1)^-alpha
 record -> silo   uniform: i.i.d.; zipf: each user has a random order of the silos, i.i.d. with p ∝ rank^-silo_alpha;
                  main: the data say it, and each user has a main silo for .8 of its records, the others alike for the
-                 rest; whoever finds a silo full goes to the next
+                 rest; a user who finds a silo full takes the next
 column           as the data say it
 
 Source: Kato et al., "Uldp-FL" (2023), Section 5.1. Users that get no record are none: they are left out. Where a user's
@@ -82,7 +82,6 @@ class UserParts:
         return sum(kept.nbytes for kept in (self.ids, self.starts, self.owners, self.offsets))
 
     def rows(self, client: int) -> np.ndarray:
-        """Return the silo's row numbers, ascending."""
         return np.sort(self.pairs(client).rows)
 
     def pairs(self, silo: int) -> Pairs:

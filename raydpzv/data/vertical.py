@@ -35,7 +35,7 @@ class Part:
     """One client's share of a row of shape `whole`.
 
     `columns` are places in the flattened row; where there are none, `spans` holds one Span for each axis. `form`: the
-    shape that columns are brought to, () for [f]; integers: they are whole numbers.
+    shape of the columns, () for [f]; integers: they are whole numbers.
     """
 
     how: str

@@ -48,6 +48,11 @@ on 784). torch takes several directions in one product per layer, so that less i
 """
 
 
+def kernels_know(loss: str) -> dict[str, DenseNetwork | None]:
+    """Return the loss by its name in messages where compiled kernels do not have it, for `choose`; else {}."""
+    return {} if loss == "cross_entropy" else {f'model.loss = "{loss}"': None}
+
+
 def choose(
     asked: Literal["auto", "torch", "compiled"],
     networks: Mapping[str, DenseNetwork | None],

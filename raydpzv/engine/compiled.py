@@ -19,6 +19,7 @@ import numpy as np
 from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.ranking import areas, balanced_accuracy
+from raydpzv.engine.scores import with_own
 from raydpzv.engine.split_model import (
     AGE_BINS,
     COUNTED,
@@ -65,13 +66,31 @@ _zeroth_order_head = kernel("zeroth_order_head")
 _zeroth_order_steps = kernel("zeroth_order_steps")
 
 
-class _Parameters:
-    """A network's flat parameters and velocity."""
+def shape_of(network: DenseNetwork, inputs: int | None = None) -> tuple[np.ndarray, int, int]:
+    """Return what a kernel's `net` holds beside the parameters: widths, inputs of a record, the widest layer."""
+    taken = int(network.widths[0]) if inputs is None else inputs
+    return network.sizes, taken, max(*network.widths, taken)
 
-    def __init__(self, network: DenseNetwork, key: Key, momentum: float) -> None:
-        self.network, self.sizes, self.widest = network, network.sizes, max(network.widths)
+
+class _Parameters:
+    """A network's flat parameters and velocity.
+
+    inputs: of a record, where they are more than the first width says, as for a sum of embeddings.
+    """
+
+    def __init__(self, network: DenseNetwork, key: Key, momentum: float, inputs: int | None = None) -> None:
+        self.network = network
         self.flat = network.initial(key)
+        self._shape = shape_of(network, inputs)
         self.velocity = np.zeros(network.size if momentum else 0, np.float32)
+
+    def net(self, flat: np.ndarray | None = None) -> tuple[Any, ...]:
+        """Return the kernels' `net` of these parameters, or of others."""
+        return (self.flat if flat is None else flat, *self._shape)
+
+    def learning(self, lr: float, momentum: float, *, learns: bool = True) -> tuple[Any, ...]:
+        """Return the kernels' `learning`."""
+        return (self.velocity, learns, float(lr), float(momentum))
 
     def state(self) -> np.ndarray:
         """Return copies of the parameters and, with momentum, of the velocity: float32 [1 or 2, d]."""
@@ -89,7 +108,8 @@ class _Parameters:
 
 
 def _descend_along(own: _Parameters, steps: Steps, momentum: float, law: int) -> None:
-    _zeroth_order_steps(own.flat, own.velocity, steps.seeds, steps.scalars, steps.lrs, float(momentum), law)
+    all_of_them = (steps.seeds, steps.scalars, steps.lrs)
+    _zeroth_order_steps(own.flat, own.velocity, all_of_them, float(momentum), law)
 
 
 class CompiledBottom:
@@ -132,10 +152,8 @@ class CompiledBottom:
     ) -> np.ndarray:
         own = self._parameters
         out = np.empty((len(amounts), len(seeds), len(ids), own.network.widths[-1]), np.float32)
-        _embed_along(
-            *(self._x_train, _rows(ids), own.flat, own.sizes, np.array(seeds, np.uint64), self._law),
-            *(np.array(amounts, np.float64), self._clip, out),
-        )
+        directions = (np.array(seeds, np.uint64), self._law, np.array(amounts, np.float64))
+        _embed_along(self._x_train, _rows(ids), own.net(), directions, self._clip, out)
         return out
 
     def forward(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
@@ -156,10 +174,8 @@ class CompiledBottom:
         wanted = (self._acts.shape[2], own.network.widths[-1])
         if gradient_BE.shape != wanted:
             raise ValueError(f"wanted a gradient {wanted}, as the embeddings, got {gradient_BE.shape}")
-        _bottom_step(
-            *(own.flat, own.velocity, own.sizes, self._acts, _floats(gradient_BE), self._clip),
-            *(float(descent.lr) * scale, float(descent.momentum), float(descent.l2)),
-        )
+        learning = own.learning(float(descent.lr) * scale, descent.momentum)
+        _bottom_step(own.net(), learning, self._acts, _floats(gradient_BE), self._clip, float(descent.l2))
         self._acts = None
 
     def descend(self, steps: Steps) -> None:
@@ -186,15 +202,12 @@ class CompiledBottom:
         at: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         own, rows = self._parameters, len(ids)
-        flat = own.flat if at is None else at
-        acts = np.empty((len(own.sizes), own.widest, rows), np.float32)
-        out = np.empty((rows, own.network.widths[-1]), np.float32)
         drawn = _NO_NOISE
         if noise is not None:
             inner = enumerate(own.network.widths[1:-1])
             drawn = np.concatenate([_NO_NOISE, *(noise(layer, rows * width) for layer, width in inner)])
-        _embed(source, ids, flat, own.sizes, drawn, self._clip, acts, out)
-        return out, acts
+        found: tuple[np.ndarray, np.ndarray] = _embed(source, ids, own.net(at), drawn, self._clip)
+        return found
 
 
 class CompiledTop:
@@ -202,15 +215,15 @@ class CompiledTop:
 
     def __init__(self, network: DenseNetwork, settings: HeadSettings, key: Key, rows: TopRows) -> None:
         clients, width = rows.clients, rows.width
-        self._parameters = _Parameters(network, key / "server", settings.momentum)
+        self._parameters = _Parameters(network, key / "server", settings.momentum, clients * width)
         self._settings, self._key, self._steps = settings, key, 0
         self._labels, self._labels_test = (
             np.array(labels, np.int64) for labels in (rows.labels_train, rows.labels_test)
         )
         self._clients, self._width, self._validated = clients, width, rows.validated
+        self._metrics = rows.metrics
         self._table = np.zeros((len(self._labels), clients * width), np.float32)
         self._refreshed = np.zeros((len(self._labels), clients), np.int64)
-        self._widest = max(self._parameters.widest, clients * width)
 
     def step_size(self, lr: float) -> None:
         self._settings = replace(self._settings, lr=lr)
@@ -238,7 +251,7 @@ class CompiledTop:
         ids, plus_PBE, minus_PBE = body.ids, body.plus, body.minus
         if plus_PBE.shape != minus_PBE.shape:
             raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
-        own, how, rows = self._parameters, self._settings, _rows(ids)
+        rows = _rows(ids)
         sums, nonfinite = np.zeros(len(plus_PBE)), np.zeros(len(plus_PBE), np.int64)
         ages = self._no_ages()
         loss = _two_point_service(
@@ -247,12 +260,11 @@ class CompiledTop:
                 self._uploaded(minus_PBE, ids, client),
                 self._table,
                 self._refreshed,
-                self._labels,
-                rows,
+                (self._labels, rows),
                 client,
+                round,
             ),
-            *(round, own.flat, own.velocity, own.sizes, self._widest, how.training == "sgd", float(how.lr)),
-            *(float(how.momentum), float(smoothing), float(clip), sums, nonfinite, ages),
+            *(self._parameters.net(), self._learning(), float(smoothing), float(clip), sums, nonfinite, ages),
         )
         self._own_step(rows)
         return TwoPointService(sums.tolist(), nonfinite.tolist(), ages, loss)
@@ -275,11 +287,10 @@ class CompiledTop:
         """Backpropagate on cached embeddings to them alone: the step is that of a copy."""
         gradient, rows = np.empty((len(ids), self._table.shape[1]), np.float32), _rows(ids)
         if len(rows):
-            own, how = self._parameters, self._settings
-            _head_step(
-                *(self._table, rows, self._labels, rows, own.flat.copy(), own.velocity.copy(), own.sizes),
-                *(self._widest, True, float(how.lr), float(how.momentum), gradient),
-            )
+            own, (velocity, _, lr, momentum) = self._parameters, self._learning()
+            learning = (velocity.copy(), True, lr, momentum)
+            net = own.net(own.flat.copy())
+            _head_step(self._table, rows, (self._labels, rows), net, learning, gradient)
         return gradient.reshape(-1, self._clients, self._width)
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
@@ -289,12 +300,10 @@ class CompiledTop:
         return loss, gradient.reshape(values_BME.shape)
 
     def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
-        own, out = self._parameters, np.zeros(len(ahead_nBE))
+        out = np.zeros(len(ahead_nBE))
         if len(ids):
-            _mean_differences(
-                *(self._uploaded(ahead_nBE, ids, client), self._table, self._labels, _rows(ids), client),
-                *(own.flat, own.sizes, self._widest, out),
-            )
+            ahead, batch = self._uploaded(ahead_nBE, ids, client), (self._labels, _rows(ids))
+            _mean_differences(ahead, self._table, batch, client, self._parameters.net(), out)
         return out
 
     def row_slopes(
@@ -306,14 +315,13 @@ class CompiledTop:
         smoothing: float,
         along: int | None = None,
     ) -> np.ndarray:
-        own, out = self._parameters, np.empty(len(ids), np.float32)
-        flat_plus, flat_minus = (self._at(along, amount) for amount in (smoothing, -smoothing))
-        _row_slopes(
-            *(self._uploaded(plus_BE, ids, client), self._uploaded(minus_BE, ids, client)),
-            *(self._table, self._labels, _rows(ids), client, flat_plus, flat_minus, own.sizes, self._widest),
-            *(float(smoothing), out),
+        ahead, behind = (
+            (self._uploaded(values_BE, ids, client), self._parameters.net(self._at(along, amount)))
+            for values_BE, amount in ((plus_BE, smoothing), (minus_BE, -smoothing))
         )
-        return out
+        batch = (self._labels, _rows(ids))
+        found: np.ndarray = _row_slopes(ahead, behind, self._table, batch, client, float(smoothing))
+        return found
 
     def descend(self, step: Step) -> None:
         how = self._settings
@@ -321,9 +329,7 @@ class CompiledTop:
 
     def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
         own, total = self._parameters, np.zeros(self._parameters.network.size)
-        _clipped_gradients(
-            *(self._table, self._labels, _rows(ids), own.flat, own.sizes, self._widest, float(clip), total)
-        )
+        _clipped_gradients(self._table, (self._labels, _rows(ids)), own.net(), float(clip), total)
         return total
 
     def descend_by(self, gradient: np.ndarray) -> None:
@@ -335,10 +341,8 @@ class CompiledTop:
     ) -> np.ndarray:
         """Estimate every row's gradient from its own losses; the directions come from the generator's stream."""
         own, out = self._parameters, np.empty((len(ids), self._width), np.float32)
-        _row_gradients(
-            *(count, np.uint64(key.seed64()), self._table, self._labels, _rows(ids), client, own.flat),
-            *(own.sizes, self._widest, float(smoothing), out),
-        )
+        directions = (count, np.uint64(key.seed64()), float(smoothing))
+        _row_gradients(directions, self._table, (self._labels, _rows(ids)), client, own.net(), out)
         return out
 
     def fit(self, variance: float) -> None:
@@ -348,11 +352,9 @@ class CompiledTop:
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
-        own, labels = self._parameters, self._labels_test
-        flat = own.flat if at is None else at
+        labels, net = self._labels_test, self._parameters.net(at)
         return score_parts(
-            lambda part: scored(joined, labels, part, flat, own.sizes, self._widest),
-            *(len(labels), self._validated),
+            lambda part: scored(joined, labels, part, net, self._metrics), len(labels), self._validated
         )
 
     def state(self) -> dict[str, Any]:
@@ -394,12 +396,13 @@ class CompiledTop:
     def _stepped(
         self, source: np.ndarray, at: np.ndarray, ids: np.ndarray, gradient: np.ndarray, scale: float = 1.0
     ) -> float:
-        own, how = self._parameters, self._settings
-        found: float = _head_step(
-            *(source, at, self._labels, ids, own.flat, own.velocity, own.sizes, self._widest),
-            *(how.training == "sgd", float(how.lr) * scale, float(how.momentum), gradient),
-        )
+        batch, net = (self._labels, ids), self._parameters.net()
+        found: float = _head_step(source, at, batch, net, self._learning(scale), gradient)
         return found
+
+    def _learning(self, scale: float = 1.0) -> tuple[Any, ...]:
+        how = self._settings
+        return self._parameters.learning(float(how.lr) * scale, how.momentum, learns=how.training == "sgd")
 
     def _own_step(self, ids: np.ndarray) -> None:
         """The head's own zeroth-order step, if that is how it learns."""
@@ -409,10 +412,8 @@ class CompiledTop:
         seed = np.uint64(direction_seed(self._key, SERVER_PARTY, self._steps))
         self._steps += 1
         behind = 0.0 if how.one_sided else -float(how.smoothing)
-        _zeroth_order_head(
-            *(self._table, self._labels, ids, own.flat, own.velocity, own.sizes, self._widest, seed),
-            *(LAWS[how.law], float(how.smoothing), behind, float(how.lr), float(how.momentum)),
-        )
+        direction = (seed, LAWS[how.law], float(how.smoothing), behind)
+        _zeroth_order_head(self._table, (self._labels, ids), own.net(), self._learning(), direction)
 
     def _no_ages(self) -> Ages:
         return np.empty((self._clients - 1, COUNTED + AGE_BINS), np.int64)
@@ -422,21 +423,28 @@ class CompiledTop:
 
 
 def scored(
-    source: np.ndarray, labels: np.ndarray, part: slice, flat: np.ndarray, sizes: np.ndarray, widest: int
+    source: np.ndarray, labels: np.ndarray, part: slice, net: tuple[Any, ...], metrics: str = ""
 ) -> Metrics:
-    """Score a part of the rows [N, F] with classes [N] by a dense network, in blocks of 512."""
-    count, two = part.stop - part.start, sizes[-1] == 2
-    counts, right, total = np.zeros(sizes[-1], np.int64), 0, 0.0
+    """Score a part of the rows [N, F] with classes [N] by a dense network, in blocks of 512.
+
+    metrics: the name of the user's, "" for none.
+    """
+    count, classes = part.stop - part.start, net[1][-1]
+    two = classes == 2
+    counts, right, total = np.zeros(classes, np.int64), 0, 0.0
     margins = np.empty(count if two else 0)
     for start in range(0, count, EVALUATED_ROWS):
         stop = min(start + EVALUATED_ROWS, count)
         ids = np.arange(part.start + start, part.start + stop, dtype=np.int32)
-        found = _score(source, labels, ids, flat, sizes, widest, counts, margins[start:stop])
+        found = _score(source, (labels, ids), net, counts, margins[start:stop])
         right, total = right + found[0], total + found[1]
     plain = (right / count, total / count, int(counts.max()) / count)
-    if not two:
-        return Metrics(*plain)
-    return Metrics(*plain, *areas(margins, labels[part]), balanced_accuracy(margins, labels[part]))
+    ranks = (*areas(margins, labels[part]), balanced_accuracy(margins, labels[part])) if two else ()
+    found = Metrics(*plain, *ranks)
+    if not metrics:
+        return found
+    scores_NK = _embed(source[part], np.arange(count, dtype=np.int32), net, _NO_NOISE, math.inf)[0]
+    return with_own(found, metrics, scores_NK, labels[part])
 
 
 def _rows(ids: np.ndarray) -> np.ndarray:

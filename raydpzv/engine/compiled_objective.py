@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.engine.compiled import kernel, scored
+from raydpzv.engine.compiled import kernel, scored, shape_of
 from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.objective import check_fit
 from raydpzv.engine.row_readers import RowReader
@@ -35,12 +35,12 @@ class CompiledObjective:
     """Losses, gradients and scores of a dense network; see `raydpzv.engine.objective.Objective`.
 
     Its vectors are arrays; it takes tensors on the CPU as well. Keeps nothing between calls, so that any number of
-    threads may use it.
+    threads may use it. metrics: the name of the user's, "" for none.
     """
 
-    def __init__(self, network: DenseNetwork, rows: RowReader) -> None:
-        self._size, self._sizes, self._widest = network.size, network.sizes, max(network.widths)
-        self._rows = rows
+    def __init__(self, network: DenseNetwork, rows: RowReader, metrics: str = "") -> None:
+        self._size, self._shape = network.size, shape_of(network)
+        self._rows, self._metrics = rows, metrics
 
     @property
     def size(self) -> int:
@@ -77,23 +77,20 @@ class CompiledObjective:
         """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
         check_fit(self._size, at)
         gradient = np.zeros(self._size, np.float32)
-        given = (*self._located(rows), as_array(at), self._sizes, self._widest, gradient)
-        return float(_loss_and_gradient(*given)), gradient
+        return float(_loss_and_gradient(*self._located(rows), self._net(at), gradient)), gradient
 
     def gradients(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
         check_fit(self._size, at)
         found, ends = np.zeros((len(rows), self._size), np.float32), _ends(rows)
-        _gradients(
-            *(*self._located(np.concatenate(rows)), ends, as_array(at), self._sizes, self._widest, found)
-        )
+        _gradients(*self._located(np.concatenate(rows)), ends, self._net(at), found)
         return found
 
     def descents(self, at: Vector, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
         check_fit(self._size, at)
         steps = [batch for batches in rows for batch in batches]
         found, last = np.empty((len(rows), self._size), np.float32), _ends(rows)
-        given = (*self._located(np.concatenate(steps)), _ends(steps), last, as_array(at), self._sizes)
-        _descents(*given, self._widest, float(lr), found)
+        cuts = (_ends(steps), last)
+        _descents(*self._located(np.concatenate(steps)), cuts, self._net(at), float(lr), found)
         return found
 
     def slopes(
@@ -111,8 +108,7 @@ class CompiledObjective:
     def evaluate(self, at: Vector, x: Any, y: Any) -> Metrics:
         """Score the rows x [N, ...] with classes y [N], in blocks of 512."""
         check_fit(self._size, at)
-        given = _flat(x), _shared(as_array(y)), slice(0, len(y))
-        return scored(*given, as_array(at), self._sizes, self._widest)
+        return scored(_flat(x), _shared(as_array(y)), slice(0, len(y)), self._net(at), self._metrics)
 
     def _points(self, at: Vector, directions: Sequence[Direction], amount: float) -> np.ndarray:
         """Return the perturbed parameters, float32 [P, d]."""
@@ -123,14 +119,18 @@ class CompiledObjective:
     def _losses(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return each client's mean cross-entropy at every point, float64 [M, P]."""
         found = np.empty((len(rows), len(points_Pd)))
-        given = (points_Pd, *self._located(np.concatenate(rows)), _ends(rows), self._sizes, self._widest)
-        _losses_at(*given, found)
+        batch = self._located(np.concatenate(rows))
+        _losses_at(points_Pd, *batch, _ends(rows), self._net(points_Pd[0]), found)
         return found
 
-    def _located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return features [N, F], labels [N], and where these rows are among them, int32 [B]."""
+    def _located(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Return features [N, F], and the kernels' `batch`: labels [N], and where the rows are among them."""
         x, y, ids = self._rows.located(rows)
-        return _flat(x), _shared(y), ids
+        return _flat(x), (_shared(y), ids)
+
+    def _net(self, at: Vector) -> tuple[Any, ...]:
+        """Return the kernels' `net` at these parameters."""
+        return (as_array(at), *self._shape)
 
 
 class CompiledDescent:

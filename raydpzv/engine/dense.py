@@ -27,7 +27,7 @@ class DenseNetwork:
     """Linear layers with ReLU between; or, with no layers, the sum of the clients' embeddings with a bias.
 
     widths: from the input on; of the sum, the number of classes alone. paths: each layer's place in the torch module
-    that the same names of a scenario give, by which its first parameters are drawn and its layout is told. start: of
+    that the same names of a scenario give, by which its first parameters are drawn and its layout is found. start: of
     the last layer, drawn as those before it ("random"), zeros, or orthonormal weights and no bias.
     """
 

@@ -8,8 +8,16 @@ A network is flat parameters float32 [d] and `sizes` int64, the widths of its la
 [out, in], then biases, layer by layer, with ReLU between. One width alone is the sum of the clients' embeddings of that
 width, plus a bias.
 
-numba caches compiled code by this file alone: whoever changes `raydpzv/zo/numba_kernel.py` must touch this file too.
-Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int and float.
+numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py` or
+`raydpzv/engine/product_kernel.py`, touch this file too.
+Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int and float, and these tuples:
+
+| tuple      | holds                                                                                          |
+|------------|------------------------------------------------------------------------------------------------|
+| `net`      | flat, sizes; the inputs of a record (M·E for a sum), and the widest layer                       |
+| `batch`    | all labels int64 [D], and the rows' numbers int32 [B]                                           |
+| `learning` | velocity [d or 0], whether the parameters move, step size, momentum                             |
+| `steps`    | seeds, scalars and step sizes, see `raydpzv.zo.update.Steps`; of one step, `step`               |
 """
 
 # M clients, D rows, B batch, E embedding width, K classes, P directions, A amounts, d parameters
@@ -25,18 +33,19 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from raydpzv.engine.dense import LAWS
+from raydpzv.engine.product_kernel import _add_products
 from raydpzv.engine.split_model import AGE_BINS, COUNTED
 from raydpzv.zo import numba_kernel as _generator
 from raydpzv.zo.kernel_cache import compiled
 
 _f32, _f64, _i64, _u64 = np.float32, np.float64, np.int64, np.uint64
 _ZERO, _ONE = _f32(0), _f32(1)
-_NO, _YES, _START = np.bool_(False), np.bool_(True), _i64(0)
+_NO, _YES, _START, _NEXT = np.bool_(False), np.bool_(True), _i64(0), _i64(1)
 """Arguments of internal functions, which numba compiles anew for every literal."""
 _TILE = _generator._TILE
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
-_BLOCK, _INPUTS = 128, 64
-"""Rows whose losses are computed together, and inputs of theirs (32 KiB) that all outputs take before the next ones."""
+_BLOCK = 128
+"""Rows whose losses are computed together."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -127,32 +136,33 @@ def _gather(source, ids, x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _linear(flat, at, inputs, outputs, x, y, rows):  # type: ignore[no-untyped-def]
+def _activations(net, rows):  # type: ignore[no-untyped-def]
+    """Room for the inputs and the outputs of every layer, [layers + 1, widest, B]."""
+    return np.empty((max(2, net[1].shape[0]), net[3], rows), np.float32)
+
+
+@compiled
+def _outputs(net, acts):  # type: ignore[no-untyped-def]
+    """The outputs of the last layer, [widest, B]."""
+    return acts[max(1, net[1].shape[0] - 1)]
+
+
+@compiled
+def _linear(flat, at, inputs, outputs, x, y):  # type: ignore[no-untyped-def]
     """y[o, b] = bias[o] + Σ_i weight[o, i] · x[i, b], the terms added in the order of i."""
+    rows = y.shape[1]
     for o in range(outputs):
         to, bias = y[o], flat[at + outputs * inputs + o]
         for b in range(rows):
             to[b] = bias
-    for first in range(0, inputs, _INPUTS):
-        last = min(first + _INPUTS, inputs)
-        for o in range(outputs):
-            of, to, i = at + o * inputs, y[o], first
-            while i + 4 <= last:  # four terms per load and store of y, in the same order
-                w0, w1, w2, w3 = flat[of + i], flat[of + i + 1], flat[of + i + 2], flat[of + i + 3]
-                x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-                for b in range(rows):
-                    to[b] = (((to[b] + w0 * x0[b]) + w1 * x1[b]) + w2 * x2[b]) + w3 * x3[b]
-                i += 4
-            while i < last:
-                w0, x0 = flat[of + i], x[i]
-                for b in range(rows):
-                    to[b] += w0 * x0[b]
-                i += 1
+    _add_products(y, flat, x, (at, inputs, _NEXT), (outputs, inputs, rows))
 
 
 @compiled
-def _forward(flat, sizes, acts, rows, inputs, noise):  # type: ignore[no-untyped-def]
+def _forward(net, acts, noise):  # type: ignore[no-untyped-def]
     """Fill acts [layers + 1, widest, B] from its first entry, the inputs; noise: before each inner ReLU, or empty."""
+    flat, sizes, inputs, _ = net
+    rows = acts.shape[2]
     if sizes.shape[0] == 1:
         classes = sizes[0]
         for k in range(classes):
@@ -167,7 +177,7 @@ def _forward(flat, sizes, acts, rows, inputs, noise):  # type: ignore[no-untyped
     for layer in range(last + 1):
         before, after = sizes[layer], sizes[layer + 1]
         y = acts[layer + 1]
-        _linear(flat, at, before, after, acts[layer], y, rows)
+        _linear(flat, at, before, after, acts[layer], y)
         at += (before + 1) * after
         if layer == last:
             break
@@ -182,11 +192,13 @@ def _forward(flat, sizes, acts, rows, inputs, noise):  # type: ignore[no-untyped
 
 
 @compiled
-def _backprop(flat, sizes, acts, rows, inputs, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
+def _backprop(net, acts, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
     """Add the parameters' gradient to `gradient` [d], row after row; delta [2, widest, B]: that of the outputs.
 
     Returns which half of delta holds the gradient of the inputs, if it was wanted.
     """
+    flat, sizes, inputs, _ = net
+    rows = acts.shape[2]
     if sizes.shape[0] == 1:
         classes = sizes[0]
         for k in range(classes):
@@ -206,36 +218,22 @@ def _backprop(flat, sizes, acts, rows, inputs, delta, gradient, for_inputs):  # 
             for i in range(before):
                 by_row[b, i] = x[i, b]
         for o in range(after):
-            row = gradient[at + o * before : at + (o + 1) * before]
             total = _ZERO
             for b in range(rows):
                 total += d[o, b]
             gradient[at + before * after + o] += total
-            b = 0
-            while b + 4 <= rows:
-                d0, d1, d2, d3 = d[o, b], d[o, b + 1], d[o, b + 2], d[o, b + 3]
-                x0, x1, x2, x3 = by_row[b], by_row[b + 1], by_row[b + 2], by_row[b + 3]
-                for i in range(before):
-                    row[i] = (((row[i] + d0 * x0[i]) + d1 * x1[i]) + d2 * x2[i]) + d3 * x3[i]
-                b += 4
-            while b < rows:
-                d0, x0 = d[o, b], by_row[b]
-                for i in range(before):
-                    row[i] += d0 * x0[i]
-                b += 1
+        weights = gradient[at : at + after * before].reshape(after, before)
+        _add_products(weights, d, by_row, (_START, d.shape[1], _NEXT), (after, rows, before))
         if layer == 0 and not for_inputs:
             break
         for i in range(before):
-            up = to[i]
             for b in range(rows):
-                up[b] = _ZERO
-            for o in range(after):
-                w, of = flat[at + o * before + i], d[o]
+                to[i, b] = _ZERO
+        _add_products(to, flat, d, (at, _NEXT, before), (before, after, rows))
+        if layer > 0:
+            for i in range(before):
                 for b in range(rows):
-                    up[b] += w * of[b]
-            if layer > 0:
-                for b in range(rows):
-                    up[b] = up[b] if x[i, b] > _ZERO else _ZERO
+                    to[i, b] = to[i, b] if x[i, b] > _ZERO else _ZERO
         now = 1 - now
     return now
 
@@ -298,19 +296,22 @@ def _put_out(values, width, limit, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def embed(source, ids, flat, sizes, noise, limit, acts, out):  # type: ignore[no-untyped-def]
-    """Embeddings of source[ids] to out [B, E]; acts [layers + 1, widest, B] keeps what `bottom_step` needs."""
+def embed(source, ids, net, noise, limit):  # type: ignore[no-untyped-def]
+    """Return embeddings of source[ids], [B, E], and the activations that `bottom_step` needs."""
+    acts, out = _activations(net, ids.shape[0]), np.empty((ids.shape[0], net[1][-1]), np.float32)
     _gather(source, ids, acts[0])
-    _forward(flat, sizes, acts, ids.shape[0], sizes[0], noise)
-    _put_out(acts[sizes.shape[0] - 1], sizes[-1], limit, out)
+    _forward(net, acts, noise)
+    _put_out(_outputs(net, acts), out.shape[1], limit, out)
+    return out, acts
 
 
 @compiled
-def bottom_step(flat, velocity, sizes, acts, gradient_BE, limit, lr, momentum, l2):  # type: ignore[no-untyped-def]
-    """One step along the gradient of the embeddings that `embed` left in acts, through their clip."""
+def bottom_step(net, learning, acts, gradient_BE, limit, l2):  # type: ignore[no-untyped-def]
+    """One step along the gradient of the embeddings that `embed` made with acts, through their clip."""
+    flat, (velocity, _, lr, momentum) = net[0], learning
     rows, width = gradient_BE.shape
     delta = np.empty((2, acts.shape[1], rows), np.float32)
-    out = acts[sizes.shape[0] - 1]
+    out = _outputs(net, acts)
     for b in range(rows):
         factor, along = 1.0, 0.0
         if limit < math.inf:
@@ -322,7 +323,7 @@ def bottom_step(flat, velocity, sizes, acts, gradient_BE, limit, lr, momentum, l
         for k in range(width):
             delta[0, k, b] = _f32(factor * (_f64(gradient_BE[b, k]) - along * _f64(out[k, b])))
     gradient = np.zeros(flat.shape[0], np.float32)
-    _backprop(flat, sizes, acts, rows, sizes[0], delta, gradient, _NO)
+    _backprop(net, acts, delta, gradient, _NO)
     if l2 > 0.0:
         weight = _f32(l2)
         for i in range(flat.shape[0]):
@@ -331,15 +332,15 @@ def bottom_step(flat, velocity, sizes, acts, gradient_BE, limit, lr, momentum, l
 
 
 @compiled
-def embed_along(source, ids, flat, sizes, seeds, law, amounts, limit, out):  # type: ignore[no-untyped-def]
-    """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once."""
-    rows = ids.shape[0]
+def embed_along(source, ids, net, directions, limit, out):  # type: ignore[no-untyped-def]
+    """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once.
+
+    directions: seeds, their law, and amounts.
+    """
+    (flat, sizes, inputs, widest), (seeds, law, amounts) = net, directions
     z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
-    none = np.empty(0, np.float32)
-    widest = 0
-    for n in sizes:
-        widest = max(widest, n)
-    acts = np.empty((sizes.shape[0], widest, rows), np.float32)
+    none, moved = np.empty(0, np.float32), (w, sizes, inputs, widest)
+    acts = _activations(net, ids.shape[0])
     _gather(source, ids, acts[0])
     for p in range(seeds.shape[0]):
         factor = _direction(z, seeds[p], law)
@@ -347,20 +348,22 @@ def embed_along(source, ids, flat, sizes, seeds, law, amounts, limit, out):  # t
             c = _f32(amounts[a] * factor)
             for i in range(flat.shape[0]):
                 w[i] = flat[i] + c * z[i]
-            _forward(w, sizes, acts, rows, sizes[0], none)
-            _put_out(acts[sizes.shape[0] - 1], sizes[-1], limit, out[a, p])
+            _forward(moved, acts, none)
+            _put_out(_outputs(net, acts), sizes[-1], limit, out[a, p])
 
 
 @compiled
-def zeroth_order_steps(flat, velocity, seeds, scalars, lrs, momentum, law):  # type: ignore[no-untyped-def]
+def zeroth_order_steps(flat, velocity, steps, momentum, law):  # type: ignore[no-untyped-def]
     """Steps along mean_p scalars[k, p] · u_kp for k = 0, 1, ...: the bits of `raydpzv.zo.update.Descent`."""
+    seeds, scalars, lrs = steps
     for k in range(lrs.shape[0]):
-        _zeroth_order_step(flat, velocity, seeds[k], scalars[k], lrs[k], momentum, law)
+        _zeroth_order_step(flat, velocity, (seeds[k], scalars[k], lrs[k]), momentum, law)
 
 
 @compiled
-def _zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law):  # type: ignore[no-untyped-def]
+def _zeroth_order_step(flat, velocity, step, momentum, law):  # type: ignore[no-untyped-def]
     """One step along mean_p scalars[p] · u_p."""
+    seeds, scalars, lr = step
     z, count = np.empty(flat.shape[0], np.float32), seeds.shape[0]
     moving = velocity.shape[0] > 0
     target = velocity if moving else flat
@@ -375,14 +378,15 @@ def _zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law):  # ty
         for i in range(flat.shape[0]):
             target[i] -= c * z[i]
     if moving:
-        step = _f32(-lr)
+        down = _f32(-lr)
         for i in range(flat.shape[0]):
-            flat[i] += step * velocity[i]
+            flat[i] += down * velocity[i]
 
 
 @compiled
-def _losses(scores, labels, ids, classes, losses, soft, softens):  # type: ignore[no-untyped-def]
+def _losses(scores, batch, classes, losses, soft, softens):  # type: ignore[no-untyped-def]
     """Cross-entropy of every row, float64 [B], from scores [K, B]; if `softens`, the softmax to soft [K, B]."""
+    labels, ids = batch
     rows = ids.shape[0]
     top, total = np.empty(rows, np.float32), np.zeros(rows, np.float64)
     for b in range(rows):
@@ -460,28 +464,29 @@ def ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _backward(acts, labels, ids, flat, sizes, inputs, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
+def _backward(net, acts, batch, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
     """Add the mean loss's gradient to `gradient` [d]; delta [2, widest, B] holds the softmax; see `_backprop`."""
-    rows, classes = ids.shape[0], sizes[-1]
+    labels, ids = batch
+    rows, classes = ids.shape[0], net[1][-1]
     share = _f32(1.0 / max(1, rows))
     for b in range(rows):
         delta[0, labels[ids[b]], b] -= _ONE
     for k in range(classes):
         for b in range(rows):
             delta[0, k, b] *= share
-    return _backprop(flat, sizes, acts, rows, inputs, delta, gradient, for_inputs)
+    return _backprop(net, acts, delta, gradient, for_inputs)
 
 
 @compiled
-def _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, dx):  # type: ignore[no-untyped-def]
+def _head_step(acts, batch, net, learning, dx):  # type: ignore[no-untyped-def]
     """Step w_0 on the inputs in acts[0]; dx [B, M·E], if not empty: the mean loss's gradient. Returns the mean loss."""
-    rows, classes, inputs = ids.shape[0], sizes[-1], dx.shape[1]
-    _forward(flat, sizes, acts, rows, inputs, np.empty(0, np.float32))
-    losses, delta = np.empty(rows, np.float64), np.empty((2, acts.shape[1], rows), np.float32)
-    _losses(acts[max(1, sizes.shape[0] - 1)], labels, ids, classes, losses, delta[0], learns)
+    (flat, sizes, inputs, widest), (velocity, learns, lr, momentum), rows = net, learning, batch[1].shape[0]
+    _forward(net, acts, np.empty(0, np.float32))
+    losses, delta = np.empty(rows, np.float64), np.empty((2, widest, rows), np.float32)
+    _losses(_outputs(net, acts), batch, sizes[-1], losses, delta[0], learns)
     if learns:
         gradient = np.zeros(flat.shape[0], np.float32)
-        half = _backward(acts, labels, ids, flat, sizes, inputs, delta, gradient, dx.shape[0] > 0)
+        half = _backward(net, acts, batch, delta, gradient, dx.shape[0] > 0)
         for b in range(dx.shape[0]):
             for i in range(inputs):
                 dx[b, i] = delta[half, i, b]
@@ -490,12 +495,13 @@ def _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, d
 
 
 @compiled
-def head_step(source, at, labels, ids, flat, velocity, sizes, widest, learns, lr, momentum, dx):  # type: ignore[no-untyped-def]
-    """Step the head on source[at] [B, M·E] with labels[ids]; dx [B or 0, M·E]: see `_head_step`."""
-    acts = np.empty((max(2, sizes.shape[0]), widest, ids.shape[0]), np.float32)
+def head_step(source, at, batch, net, learning, dx):  # type: ignore[no-untyped-def]
+    """Step the head on source[at] [B, M·E] with the batch's labels; dx [B or 0, M·E]: see `_head_step`."""
+    labels, ids = batch
+    acts = _activations(net, ids.shape[0])
     _check(ids, labels.shape[0])
     _gather(source, at, acts[0])
-    return _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, dx)
+    return _head_step(acts, batch, net, learning, dx)
 
 
 @compiled
@@ -508,13 +514,12 @@ def _substitute(x, client, values):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _losses_with(values, acts, client, labels, ids, flat, sizes, inputs, losses):  # type: ignore[no-untyped-def]
+def _losses_with(values, acts, client, batch, net, losses):  # type: ignore[no-untyped-def]
     """Every row's loss with `values` in place of the client's embeddings."""
-    none = np.empty(0, np.float32)
     _substitute(acts[0], client, values)
-    _forward(flat, sizes, acts, ids.shape[0], inputs, none)
-    scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, sizes[-1], losses, scores, _NO)
+    _forward(net, acts, np.empty(0, np.float32))
+    scores = _outputs(net, acts)
+    _losses(scores, batch, net[1][-1], losses, scores, _NO)
 
 
 @compiled
@@ -523,17 +528,11 @@ def two_point_service(  # type: ignore[no-untyped-def]
     minus,
     table,
     refreshed,
-    labels,
-    ids,
+    batch,
     client,
     round,
-    flat,
-    velocity,
-    sizes,
-    widest,
-    learns,
-    lr,
-    momentum,
+    net,
+    learning,
     smoothing,
     clip,
     sums,
@@ -544,13 +543,14 @@ def two_point_service(  # type: ignore[no-untyped-def]
 
     Slopes are (ℓ⁺ - ℓ⁻) / 2λ (DPZV preprint Eq. (3)); what is not finite counts as 0. Returns the mean loss.
     """
-    rows, width, inputs = ids.shape[0], plus.shape[2], table.shape[1]
-    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
+    ids = batch[1]
+    rows, width = ids.shape[0], plus.shape[2]
+    acts = _activations(net, rows)
     _gather(table, ids, acts[0])
     ahead, behind = np.empty(rows, np.float64), np.empty(rows, np.float64)
     for p in range(plus.shape[0]):
-        _losses_with(plus[p], acts, client, labels, ids, flat, sizes, inputs, ahead)
-        _losses_with(minus[p], acts, client, labels, ids, flat, sizes, inputs, behind)
+        _losses_with(plus[p], acts, client, batch, net, ahead)
+        _losses_with(minus[p], acts, client, batch, net, behind)
         for b in range(rows):
             # in float32 as it is sent, recorded and replayed; the clip in float64, where C is not rounded upwards
             slope = _f64(_f32((ahead[b] - behind[b]) / (2 * smoothing)))
@@ -571,19 +571,18 @@ def two_point_service(  # type: ignore[no-untyped-def]
     if rows == 0:  # no step, not even by momentum
         return math.nan
     _substitute(acts[0], client, middle)
-    return _head_step(
-        acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, np.empty((0, inputs), np.float32)
-    )
+    return _head_step(acts, batch, net, learning, np.empty((0, table.shape[1]), np.float32))
 
 
 @compiled
-def zeroth_order_head(  # type: ignore[no-untyped-def]
-    table, labels, ids, flat, velocity, sizes, widest, seed, law, ahead, behind, lr, momentum
-):
-    """w_0's own step on cached rows: w_0 <- w_0 - η_0 mean_i(slope_i) u_0, slopes from behind · u_0 to ahead · u_0."""
-    rows, inputs = ids.shape[0], table.shape[1]
-    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
-    none = np.empty(0, np.float32)
+def zeroth_order_head(table, batch, net, learning, direction):  # type: ignore[no-untyped-def]
+    """w_0's own step on cached rows: w_0 <- w_0 - η_0 mean_i(slope_i) u_0, slopes from behind · u_0 to ahead · u_0.
+
+    direction: u_0's seed and law, ahead, behind.
+    """
+    (flat, sizes, inputs, widest), (velocity, _, lr, momentum) = net, learning
+    seed, law, ahead, behind = direction
+    rows, acts, none = batch[1].shape[0], _activations(net, batch[1].shape[0]), np.empty(0, np.float32)
     z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
     factor = _direction(z, seed, law)
     losses, slopes = np.empty(rows, np.float64), np.zeros(rows, np.float64)
@@ -591,73 +590,73 @@ def zeroth_order_head(  # type: ignore[no-untyped-def]
         c = _f32(amount * factor)
         for i in range(flat.shape[0]):
             w[i] = flat[i] + c * z[i]
-        _gather(table, ids, acts[0])
-        _forward(w, sizes, acts, rows, inputs, none)
-        scores = acts[max(1, sizes.shape[0] - 1)]
-        _losses(scores, labels, ids, sizes[-1], losses, scores, _NO)
+        _gather(table, batch[1], acts[0])
+        _forward((w, sizes, inputs, widest), acts, none)
+        scores = _outputs(net, acts)
+        _losses(scores, batch, sizes[-1], losses, scores, _NO)
         for b in range(rows):
             slopes[b] += sign * losses[b] / (ahead - behind)
     seeds, scalars = np.empty(1, np.uint64), np.empty(1, np.float64)
     seeds[0], scalars[0] = seed, _mean(slopes)
-    _zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law)
+    _zeroth_order_step(flat, velocity, (seeds, scalars, lr), momentum, law)
 
 
 @compiled
-def mean_differences(ahead, table, labels, ids, client, flat, sizes, widest, out):  # type: ignore[no-untyped-def]
+def _cached_losses(table, batch, net, acts, losses):  # type: ignore[no-untyped-def]
+    """Fill acts[0] with the rows' cached embeddings, and losses [B] with their losses."""
+    _gather(table, batch[1], acts[0])
+    _forward(net, acts, np.empty(0, np.float32))
+    scores = _outputs(net, acts)
+    _losses(scores, batch, net[1][-1], losses, scores, _NO)
+
+
+@compiled
+def mean_differences(ahead, table, batch, client, net, out):  # type: ignore[no-untyped-def]
     """Means over the rows of ℓ(ahead[n] in place of the client's cached embeddings) - ℓ(as cached) to out [n]."""
-    rows, inputs = ids.shape[0], table.shape[1]
-    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
-    none = np.empty(0, np.float32)
+    rows, acts = batch[1].shape[0], _activations(net, batch[1].shape[0])
     here, there = np.empty(rows, np.float64), np.empty(rows, np.float64)
-    _gather(table, ids, acts[0])
-    _forward(flat, sizes, acts, rows, inputs, none)
-    scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, sizes[-1], here, scores, _NO)
+    _cached_losses(table, batch, net, acts, here)
     for n in range(out.shape[0]):
-        _losses_with(ahead[n], acts, client, labels, ids, flat, sizes, inputs, there)
+        _losses_with(ahead[n], acts, client, batch, net, there)
         for b in range(rows):
             there[b] -= here[b]
         out[n] = _mean(there)
 
 
 @compiled
-def row_slopes(  # type: ignore[no-untyped-def]
-    plus, minus, table, labels, ids, client, flat_plus, flat_minus, sizes, widest, smoothing, out
-):
-    """(ℓ⁺ - ℓ⁻) / 2λ of every row to out [B]: plus and minus [B, E] in place of the client's cached embeddings.
+def row_slopes(ahead, behind, table, batch, client, smoothing):  # type: ignore[no-untyped-def]
+    """Return (ℓ⁺ - ℓ⁻) / 2λ of every row, float32 [B].
 
-    flat_plus, flat_minus: the head's parameters on either side.
+    ahead, behind: embeddings [B, E] in place of the client's cached ones, and the network with the head on that side.
     """
-    rows, inputs = ids.shape[0], table.shape[1]
-    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
-    ahead, behind = np.empty(rows, np.float64), np.empty(rows, np.float64)
-    _gather(table, ids, acts[0])
-    _losses_with(plus, acts, client, labels, ids, flat_plus, sizes, inputs, ahead)
-    _losses_with(minus, acts, client, labels, ids, flat_minus, sizes, inputs, behind)
+    (plus, net), (minus, other), rows = ahead, behind, batch[1].shape[0]
+    acts, out = _activations(net, rows), np.empty(rows, np.float32)
+    above, below = np.empty(rows, np.float64), np.empty(rows, np.float64)
+    _gather(table, batch[1], acts[0])
+    _losses_with(plus, acts, client, batch, net, above)
+    _losses_with(minus, acts, client, batch, other, below)
     for b in range(rows):
-        out[b] = _f32((ahead[b] - behind[b]) / (2 * smoothing))
+        out[b] = _f32((above[b] - below[b]) / (2 * smoothing))
+    return out
 
 
 @compiled
-def clipped_gradients(table, labels, ids, flat, sizes, widest, clip, total):  # type: ignore[no-untyped-def]
+def clipped_gradients(table, batch, net, clip, total):  # type: ignore[no-untyped-def]
     """Add to total, float64 [d], every row's own gradient of the loss by the parameters, each cut to norm `clip`.
 
     A gradient that is not finite counts as 0.
     """
-    inputs, none = table.shape[1], np.empty(0, np.float32)
-    acts, delta = (
-        np.empty((max(2, sizes.shape[0]), widest, 1), np.float32),
-        np.empty((2, widest, 1), np.float32),
-    )
-    losses, gradient = np.empty(1, np.float64), np.empty(flat.shape[0], np.float32)
+    labels, ids = batch
+    acts, delta, none = _activations(net, 1), np.empty((2, net[3], 1), np.float32), np.empty(0, np.float32)
+    losses, gradient = np.empty(1, np.float64), np.empty(net[0].shape[0], np.float32)
     for b in range(ids.shape[0]):
-        row = ids[b : b + 1]
-        _gather(table, row, acts[0])
-        _forward(flat, sizes, acts, 1, inputs, none)
-        _losses(acts[max(1, sizes.shape[0] - 1)], labels, row, sizes[-1], losses, delta[0], _YES)
+        row = (labels, ids[b : b + 1])
+        _gather(table, row[1], acts[0])
+        _forward(net, acts, none)
+        _losses(_outputs(net, acts), row, net[1][-1], losses, delta[0], _YES)
         for i in range(gradient.shape[0]):
             gradient[i] = _ZERO
-        _backward(acts, labels, row, flat, sizes, inputs, delta, gradient, _NO)
+        _backward(net, acts, row, delta, gradient, _NO)
         squares = 0.0
         for i in range(gradient.shape[0]):
             squares += _f64(gradient[i]) * _f64(gradient[i])
@@ -671,18 +670,15 @@ def clipped_gradients(table, labels, ids, flat, sizes, widest, clip, total):  # 
 
 
 @compiled
-def row_gradients(  # type: ignore[no-untyped-def]
-    count, seed, table, labels, ids, client, flat, sizes, widest, smoothing, out
-):
-    """(E/λ) mean_n (ℓ(h + λv_n) - ℓ(h)) v_n of every row to out [B, E]; v_n on the unit sphere, made from the seed."""
-    rows, width, inputs = out.shape[0], out.shape[1], table.shape[1]
-    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
-    none = np.empty(0, np.float32)
+def row_gradients(directions, table, batch, client, net, out):  # type: ignore[no-untyped-def]
+    """(E/λ) mean_n (ℓ(h + λv_n) - ℓ(h)) v_n of every row to out [B, E]; v_n on the unit sphere, made from the seed.
+
+    directions: how many, their seed, and λ.
+    """
+    (count, seed, smoothing), ids = directions, batch[1]
+    rows, width, acts = out.shape[0], out.shape[1], _activations(net, out.shape[0])
     here, there = np.empty(rows, np.float64), np.empty(rows, np.float64)
-    _gather(table, ids, acts[0])
-    _forward(flat, sizes, acts, rows, inputs, none)
-    scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, sizes[-1], here, scores, _NO)
+    _cached_losses(table, batch, net, acts, here)
     z, moved = np.empty(rows * width, np.float32), np.empty((rows, width), np.float32)
     total, radius = np.zeros((rows, width), np.float64), _f32(smoothing)
     for n in range(count):
@@ -697,7 +693,7 @@ def row_gradients(  # type: ignore[no-untyped-def]
             for k in range(width):
                 z[b * width + k] = _f32(_f64(z[b * width + k]) / norm) if norm > 0.0 else _ZERO
                 moved[b, k] = table[ids[b], client * width + k] + radius * z[b * width + k]
-        _losses_with(moved, acts, client, labels, ids, flat, sizes, inputs, there)
+        _losses_with(moved, acts, client, batch, net, there)
         for b in range(rows):
             for k in range(width):
                 total[b, k] += (there[b] - here[b]) * _f64(z[b * width + k])
@@ -707,18 +703,16 @@ def row_gradients(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def score(source, labels, ids, flat, sizes, widest, counts, margins):  # type: ignore[no-untyped-def]
-    """Return (right predictions, sum of losses) of rows `ids` of source; counts int64 [K]: += predictions by class.
+def score(source, batch, net, counts, margins):  # type: ignore[no-untyped-def]
+    """Return (right predictions, sum of losses) of a batch's rows of source; counts int64 [K]: += predictions by class.
 
     margins: scores of class 1 less those of class 0, to float64 [B]; empty: not wanted.
     """
-    rows, classes = ids.shape[0], sizes[-1]
-    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
-    losses = np.empty(rows, np.float64)
-    _gather(source, ids, acts[0])
-    _forward(flat, sizes, acts, rows, source.shape[1], np.empty(0, np.float32))
-    scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, classes, losses, scores, _NO)
+    labels, ids = batch
+    rows, classes = ids.shape[0], net[1][-1]
+    acts, losses = _activations(net, rows), np.empty(rows, np.float64)
+    _cached_losses(source, batch, net, acts, losses)
+    scores = _outputs(net, acts)
     right, total = 0, 0.0
     for b in range(rows):
         best = 0
@@ -743,22 +737,23 @@ def points_along(flat, seeds, law, amount, points):  # type: ignore[no-untyped-d
 
 
 @compiled
-def losses_at(points, source, labels, ids, ends, sizes, widest, out):  # type: ignore[no-untyped-def]
-    """Mean loss at every point [P, d] on each client's rows, to out float64 [M, P]; ends [M]: where its ids end.
+def losses_at(points, source, batch, ends, net, out):  # type: ignore[no-untyped-def]
+    """Mean loss at every point [P, d] on each client's rows, to out float64 [M, P]; ends [M]: where its rows end.
 
-    Rows are computed in blocks, whoever they belong to: a row's loss does not depend on the others.
+    Rows are computed in blocks, of any clients: a row's loss does not depend on the others.
     """
+    (labels, ids), (_, sizes, inputs, widest) = batch, net
     losses = np.empty((points.shape[0], ids.shape[0]), np.float64)
     none = np.empty(0, np.float32)
     for first in range(0, ids.shape[0], _BLOCK):
-        some = ids[first : first + _BLOCK]
-        rows = some.shape[0]
-        acts = np.empty((sizes.shape[0], widest, rows), np.float32)
-        _gather(source, some, acts[0])
-        scores = acts[sizes.shape[0] - 1]
+        some = (labels, ids[first : first + _BLOCK])
+        rows = some[1].shape[0]
+        acts = _activations(net, rows)
+        _gather(source, some[1], acts[0])
+        scores = _outputs(net, acts)
         for p in range(points.shape[0]):
-            _forward(points[p], sizes, acts, rows, sizes[0], none)
-            _losses(scores, labels, some, sizes[-1], losses[p, first : first + rows], scores, _NO)
+            _forward((points[p], sizes, inputs, widest), acts, none)
+            _losses(scores, some, sizes[-1], losses[p, first : first + rows], scores, _NO)
     for p in range(points.shape[0]):
         begin = 0
         for m in range(ends.shape[0]):
@@ -767,39 +762,39 @@ def losses_at(points, source, labels, ids, ends, sizes, widest, out):  # type: i
 
 
 @compiled
-def _loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # type: ignore[no-untyped-def]
+def _loss_and_gradient(source, batch, net, gradient):  # type: ignore[no-untyped-def]
     """Return the mean loss of these rows; its gradient is added to `gradient` [d]."""
-    rows = ids.shape[0]
-    acts = np.empty((sizes.shape[0], widest, rows), np.float32)
-    losses, delta = np.empty(rows, np.float64), np.empty((2, widest, rows), np.float32)
-    _gather(source, ids, acts[0])
-    _forward(flat, sizes, acts, rows, sizes[0], np.empty(0, np.float32))
-    _losses(acts[sizes.shape[0] - 1], labels, ids, sizes[-1], losses, delta[0], _YES)
-    _backward(acts, labels, ids, flat, sizes, sizes[0], delta, gradient, _NO)
+    rows, acts = batch[1].shape[0], _activations(net, batch[1].shape[0])
+    losses, delta = np.empty(rows, np.float64), np.empty((2, net[3], rows), np.float32)
+    _gather(source, batch[1], acts[0])
+    _forward(net, acts, np.empty(0, np.float32))
+    _losses(_outputs(net, acts), batch, net[1][-1], losses, delta[0], _YES)
+    _backward(net, acts, batch, delta, gradient, _NO)
     return _mean(losses)
 
 
 @compiled
-def loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # type: ignore[no-untyped-def]
+def loss_and_gradient(source, batch, net, gradient):  # type: ignore[no-untyped-def]
     """Return the mean loss of these rows; its gradient is added to `gradient` [d]."""
-    return _loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient)
+    return _loss_and_gradient(source, batch, net, gradient)
 
 
 @compiled
-def gradients(source, labels, ids, ends, flat, sizes, widest, out):  # type: ignore[no-untyped-def]
-    """Add the gradient of the mean loss of batch n, ids[ends[n - 1] : ends[n]], to out[n], float32 [n, d]."""
-    first = 0
+def gradients(source, batch, ends, net, out):  # type: ignore[no-untyped-def]
+    """Add the gradient of the mean loss of rows ends[n - 1] to ends[n] - 1 of the batch to out[n], float32 [n, d]."""
+    (labels, ids), first = batch, 0
     for n in range(ends.shape[0]):
-        _loss_and_gradient(source, labels, ids[first : ends[n]], flat, sizes, widest, out[n])
+        _loss_and_gradient(source, (labels, ids[first : ends[n]]), net, out[n])
         first = ends[n]
 
 
 @compiled
-def descents(source, labels, ids, ends, last, flat, sizes, widest, lr, out):  # type: ignore[no-untyped-def]
+def descents(source, batch, cuts, net, lr, out):  # type: ignore[no-untyped-def]
     """What SGD changes, to out float32 [n, d]: descent n begins at flat and takes the steps last[n - 1] to last[n] - 1.
 
-    Step k uses the rows ids[ends[k - 1] : ends[k]].
+    cuts: ends, last. Step k uses the rows ends[k - 1] to ends[k] - 1 of the batch.
     """
+    (labels, ids), (ends, last), (flat, sizes, inputs, widest) = batch, cuts, net
     gradient, still = np.empty(flat.shape[0], np.float32), np.empty(0, np.float32)
     first, step = 0, 0
     for n in range(last.shape[0]):
@@ -807,7 +802,8 @@ def descents(source, labels, ids, ends, last, flat, sizes, widest, lr, out):  # 
         w[:] = flat
         while step < last[n]:
             gradient[:] = _ZERO
-            _loss_and_gradient(source, labels, ids[first : ends[step]], w, sizes, widest, gradient)
+            rows = (labels, ids[first : ends[step]])
+            _loss_and_gradient(source, rows, (w, sizes, inputs, widest), gradient)
             _descend(w, still, gradient, lr, 0.0)
             first = ends[step]
             step += 1

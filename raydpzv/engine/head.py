@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raydpzv.engine.ranking import areas, balanced_accuracy
+from raydpzv.engine.scores import measured, with_own
 from raydpzv.engine.split_model import HeadSettings, Metrics
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.models.flat import FlatModel
@@ -27,9 +27,11 @@ from raydpzv.zo.update import Descent, Rule, Step
 class Head:
     """w_0 and its update: `sgd` backpropagates the batch, `zo` takes its own zeroth-order step, `frozen` stays."""
 
-    def __init__(self, model: FlatModel, settings: HeadSettings, key: Key) -> None:
+    def __init__(
+        self, model: FlatModel, settings: HeadSettings, key: Key, loss: str = "cross_entropy"
+    ) -> None:
         self.model, self._settings, self._key = model, settings, key
-        self._loss: Loss = LOSSES["cross_entropy"]
+        self._loss: Loss = LOSSES[loss]
         self._training = settings.training
         self._steps = 0
         if self._training in ("sgd", "dp_sgd"):
@@ -60,7 +62,7 @@ class Head:
             self._gradient_descent.lr = lr
 
     def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy of every row, [B], without a gradient."""
+        """Return the loss of every row, [B], without a gradient."""
         with torch.no_grad():
             scores_BK = self.model.module(embeddings_BME.flatten(1))
             return self._loss.rows(scores_BK, labels_B)
@@ -68,7 +70,7 @@ class Head:
     def losses_along(
         self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, seed: int, amount: float
     ) -> torch.Tensor:
-        """Return the cross-entropy of every row at w_0 + amount · v, v made from its seed, [B]."""
+        """Return the loss of every row at w_0 + amount · v, v made from its seed, [B]."""
         with self._perturb.at(Direction(seed, self.model.size, self._settings.law), amount):
             return self.losses(embeddings_BME, labels_B)
 
@@ -138,18 +140,17 @@ class Head:
             loss = self._loss.mean(self.model.module(inputs_BME.flatten(1)), labels_B)
             return torch.autograd.grad(loss, inputs_BME)[0]
 
-    def evaluate(self, embeddings_MNE: Sequence[np.ndarray], labels_N: torch.Tensor) -> Metrics:
+    def evaluate(
+        self, embeddings_MNE: Sequence[np.ndarray], labels_N: torch.Tensor, metrics: str = ""
+    ) -> Metrics:
+        """Score rows; metrics: the name of the user's."""
         device = self.model.flat.device
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         with torch.no_grad():
             scores_NK = self.model.module(torch.from_numpy(joined).to(device))
-            predicted_N = scores_NK.argmax(1)
-            return Metrics(
-                float((predicted_N == labels_N).double().mean()),
-                float(self._loss.mean(scores_NK, labels_N)),
-                float(torch.bincount(predicted_N).max()) / len(labels_N),
-                *ranked(scores_NK, labels_N),
-            )
+            mean = float(self._loss.mean(scores_NK, labels_N))
+        scores_NK, labels_N = scores_NK.cpu(), labels_N.cpu()
+        return with_own(measured(scores_NK, labels_N, self._loss, mean), metrics, scores_NK, labels_N)
 
     def _zeroth_order_step(
         self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, losses_B: torch.Tensor
@@ -176,14 +177,3 @@ def copied(state: np.ndarray, vectors: Sequence[torch.Tensor]) -> None:
     with torch.no_grad():
         for vector, values in zip(vectors, state, strict=True):
             vector.copy_(torch.tensor(values))
-
-
-def ranked(
-    scores_NK: torch.Tensor, labels_N: torch.Tensor
-) -> tuple[float | None, float | None, float | None]:
-    """Return the areas and the balanced accuracy that `Metrics` wants: of two scores a row, None of more."""
-    if scores_NK.shape[1] != 2:
-        return None, None, None
-    scores, labels = scores_NK.cpu().double().numpy(), labels_N.cpu().numpy()
-    margins = scores[:, 1] - scores[:, 0]
-    return *areas(margins, labels), balanced_accuracy(margins, labels)

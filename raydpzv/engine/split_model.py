@@ -8,7 +8,7 @@ Arrays are numpy's on both sides, so that a method's roles know neither torch no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -52,7 +52,7 @@ class BottomTraining:
 class HeadSettings:
     """Training of w_0: step size and momentum; smoothing radius, law and key are those of its own zeroth-order step.
 
-    "joint" and "dp_sgd" take steps by released values alone, when they are told to (`Top.descend`, `Top.descend_by`).
+    "joint" and "dp_sgd" take steps by released values alone, when asked to (`Top.descend`, `Top.descend_by`).
 
     one_sided: that step takes (f(w_0+λu) - f(w_0)) / λ in place of (f(w_0+λu) - f(w_0-λu)) / 2λ.
     """
@@ -71,7 +71,8 @@ class Metrics:
 
     roc_auc, pr_auc: areas under the ROC and the precision-recall curve of class 1 against class 0
     (`raydpzv.engine.ranking`), of models with two scores; None for others. balanced_accuracy: of these too.
-    concordance: of survival times, which have no accuracy (NaN, as the share); None for others.
+    concordance: of survival times, which have no accuracy (NaN, as the share); None for others. measures: by name,
+    those of numbers, which have no accuracy either, and those of the user (`raydpzv.engine.scores`).
     """
 
     accuracy: float
@@ -81,6 +82,7 @@ class Metrics:
     pr_auc: float | None = None
     balanced_accuracy: float | None = None
     concordance: float | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
     validation: Metrics | None = None
 
 
@@ -103,7 +105,7 @@ Ages = np.ndarray
 class TopRows:
     """The rows that a top model serves: labels [D] and [N], and the shape [M, E] of a row's embeddings.
 
-    validated: how many of the N held-out rows, the last ones, are for validation.
+    validated: how many of the N held-out rows, the last ones, are for validation. metrics: the name of the user's.
     """
 
     labels_train: np.ndarray
@@ -111,6 +113,7 @@ class TopRows:
     clients: int
     width: int
     validated: int = 0
+    metrics: str = ""
 
 
 class TwoPointService(NamedTuple):
@@ -172,7 +175,7 @@ class Bottom(Protocol):
     def state(self) -> np.ndarray:
         """Return a copy of the parameters and of the V vectors that their training keeps: float32 [1 + V, d].
 
-        What `forward` remembers is no part of it: the same `forward` brings it back.
+        What `forward` remembers is no part of it: the same `forward` restores it.
         """
         ...
 
@@ -288,7 +291,7 @@ class Top(Protocol):
     def fit(self, variance: float) -> None:
         """Set a linear head to the discriminant of the rows that all clients sent (`raydpzv.engine.discriminant`).
 
-        variance: σ² of the noise on each coordinate. Where nothing can be told of classes the head stays as it is.
+        variance: σ² of the noise on each coordinate. If classes cannot be separated the head stays as it is.
         """
         ...
 

@@ -16,17 +16,15 @@ stacks go without autograd (`StackGradient`), to the same bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from raydpzv.engine.head import ranked
 from raydpzv.engine.objective import check_fit
-from raydpzv.engine.ranking import concordance
 from raydpzv.engine.row_readers import RowReader
+from raydpzv.engine.scores import measured, with_own
 from raydpzv.engine.split_model import Metrics
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
@@ -58,7 +56,7 @@ _MEAN, _NO_CLASS = 1, -100
 class TorchObjective:
     """Losses, gradients and scores of one model on the rows of all clients; see `raydpzv.engine.objective.Objective`.
 
-    loss: one of `raydpzv.registry.LOSSES`; with "cox" labels are times and events, float64 [N, 2].
+    loss: one of `raydpzv.registry.LOSSES`; metrics: the name of the user's, "" for none.
 
     Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB at
     most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. A model above 2^22 parameters
@@ -66,10 +64,12 @@ class TorchObjective:
     may use it. It computes on the device of its rows.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], rows: RowReader, loss: str = "cross_entropy") -> None:
+    def __init__(
+        self, make: Callable[[], nn.Module], rows: RowReader, loss: str = "cross_entropy", metrics: str = ""
+    ) -> None:
         _keep_freed_memory()
         self._loss: Loss = LOSSES[loss]
-        self._make, self._rows, self._device, self._named = make, rows, rows.device, loss
+        self._make, self._rows, self._device, self._named = make, rows, rows.device, (loss, metrics)
         self._model = FlatModel(make, Key(0), rows.device)
         self._parameters = self._model.parameters
         self._convolves = any(isinstance(layer, nn.Conv2d) for layer in self._model.module.modules())
@@ -95,7 +95,7 @@ class TorchObjective:
         return torch.tensor(values, device=self._device)
 
     def twin(self) -> TorchObjective:
-        return TorchObjective(self._make, self._rows, self._named)
+        return TorchObjective(self._make, self._rows, *self._named)
 
     @property
     def size(self) -> int:
@@ -192,7 +192,7 @@ class TorchObjective:
 
     @torch.no_grad()
     def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
-        """Score the rows x [N, ...], y [N], in blocks of 512."""
+        """Score the rows x [N, ...] with labels y [N] or [N, T], in blocks of 512."""
         check_fit(self.size, at)
         self._read(at)
         loss, blocks = 0.0, []
@@ -201,16 +201,9 @@ class TorchObjective:
             if self._loss.by_record:
                 loss += float(self._loss.at_points(scores_BK, y_B.to(self._device)).sum())
             blocks.append(scores_BK.cpu())
-        scores_NK = torch.cat(blocks)
-        if not self._loss.by_record:
-            return _survived(scores_NK, y.cpu(), self._loss)
-        predicted_N = scores_NK.argmax(1)
-        return Metrics(
-            float((predicted_N == y.cpu()).double().mean()),
-            loss / len(y),
-            float(torch.bincount(predicted_N).max()) / len(y),
-            *ranked(scores_NK, y),
-        )
+        scores_NK, y = torch.cat(blocks), y.cpu()
+        mean = loss / len(y) if self._loss.by_record else float(self._loss.mean(scores_NK, y))
+        return with_own(measured(scores_NK, y, self._loss, mean), self._named[1], scores_NK, y)
 
     def _read(self, at: torch.Tensor) -> None:
         """Compute at these parameters, float32 [d]: at a copy, or at the vector itself where the model is large."""
@@ -238,7 +231,7 @@ class TorchObjective:
         return self._loss.at_points(_stacked(self._model, points_Pd, x_BF), y_B).mean(-1)
 
     def _batch(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features, float32 [B, ...], and labels, int64 [B], of some rows."""
+        """Return features, float32 [B, ...], and labels, [B] or [B, T], of some rows."""
         x_BF, y_B = self._rows.read(rows)
         return self._ordered(x_BF), y_B
 
@@ -262,13 +255,6 @@ class TorchObjective:
         if points > len(self._points_Pd):
             self._points_Pd = self._model.flat.new_empty(points, self.size)
         return self._points_Pd[:points]
-
-
-def _survived(scores_N1: torch.Tensor, targets_N2: torch.Tensor, loss: Loss) -> Metrics:
-    """Score survival times: there are no classes, and so no accuracy and no most predicted one."""
-    times_N, events_N = targets_N2.numpy().T
-    found = concordance(scores_N1[:, 0].double().numpy(), times_N, events_N)
-    return Metrics(math.nan, float(loss.mean(scores_N1, targets_N2)), math.nan, concordance=found)
 
 
 def _inner(gradient: torch.Tensor, direction: Direction) -> float:

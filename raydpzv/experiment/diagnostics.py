@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
+from raydpzv.arrow_columns import array, equal
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.methods.schedule import never_reached
@@ -70,7 +70,7 @@ def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> lis
     if scored and scored[-1]["round"] >= experiment.spec.evaluate.every:
         found += [*_collapse(rows, max(experiment.class_shares()), word), *_fall(rows)]
     found += _overconfidence(rows, word)
-    nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
+    nonfinite = int(np.sum(array(rows["release"].column("nonfinite"))))
     if nonfinite:
         found.append(f"{nonfinite:,} per-sample slopes were NaN or infinite and counted as 0")
     return found
@@ -102,8 +102,8 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
     scored = tested(rows)
     if not scored or failed or not blown_up(scored[0]["loss"], scored[-1]["loss"]):
         return []
-    if _survives(rows):
-        return []  # scores of survival times rank: there are no certainties
+    if math.isnan(scored[0]["accuracy"]):
+        return []  # scores rank survival times, or are numbers: there are no certainties
     first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
         f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
@@ -113,7 +113,7 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
 
 def tested(rows: Rows) -> list[dict[str, Any]]:
     """Return the evaluations on the test rows, in order."""
-    return rows["evaluation"].filter(pc.equal(rows["evaluation"]["part"], "test")).to_pylist()
+    return rows["evaluation"].filter(equal(rows["evaluation"]["part"], "test")).to_pylist()
 
 
 def _lateness(experiment: Prepared, rows: Rows) -> list[str]:
@@ -145,7 +145,7 @@ def _silence(experiment: Prepared, rows: Rows) -> list[str]:
     names = experiment.spec.party_names
     if clients > lateness.MOST_CLIENTS or not service.num_rows:
         return []
-    span, pace = float(np.max(service.column("served").to_numpy())), clients / service.num_rows
+    span, pace = float(np.max(array(service.column("served")))), clients / service.num_rows
     away = [
         f"{label(one['client'], names)} for {one['longest_silence']:.3g} s ({one['share']:.1%} of the updates are its)"
         for one in lateness.presence(service, clients)
@@ -158,7 +158,7 @@ def _silence(experiment: Prepared, rows: Rows) -> list[str]:
 
 def _overall_lateness(rows: Rows) -> list[str]:
     service = rows["service"]
-    share = float(np.mean(service.column("late").to_numpy())) if service.num_rows else 0.0
+    share = float(np.mean(array(service.column("late")))) if service.num_rows else 0.0
     if share <= LATE:
         return []
     return [
@@ -183,13 +183,16 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
 
     shares: of the classes among the held-out rows. A run has diverged where its loss is no number, or where it has
     blown up (see `blown_up`) and the accuracy is gone with it: no better than at the start or than the largest class,
-    or far below the run's best. With survival times, which have no accuracy, concordance is looked at.
+    or far below the run's best. With survival times, which have no accuracy, concordance is looked at, with numbers the
+    loss alone.
     """
     evaluations = tested(rows)
     if not evaluations:
         return "", ""
     if _survives(rows):
         return _failure_of_times(evaluations, rows)
+    if all(math.isnan(row["accuracy"]) for row in evaluations):
+        return _failure_of_numbers(evaluations)
     first, last = evaluations[0], evaluations[-1]
     accuracy, loss = last["accuracy"], last["loss"]
     grown = blown_up(first["loss"], loss)
@@ -214,7 +217,7 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
 
 
 def _survives(rows: Rows) -> bool:
-    """Tell whether held-out rows are survival times, which have a concordance and no accuracy."""
+    """Return whether held-out rows are survival times, which have a concordance and no accuracy."""
     return "concordance" in rows and rows["concordance"].num_rows > 0
 
 
@@ -231,13 +234,23 @@ def _failure_of_times(evaluations: Sequence[dict[str, Any]], rows: Rows) -> tupl
     return "", ""
 
 
+def _failure_of_numbers(evaluations: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """Return what `failure` does, of a model of numbers."""
+    first, loss = evaluations[0]["loss"], evaluations[-1]["loss"]
+    if not math.isfinite(loss):
+        return DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
+    if blown_up(first, loss):
+        return DIVERGED, f"the test loss went from {first:.3g} to {loss:.3g}; lower the step sizes"
+    return "", ""
+
+
 def blown_up(first: float, last: float) -> bool:
-    """Tell whether a test loss is above three times the first one (or 1, if that was less)."""
+    """Return whether a test loss is above three times the first one (or 1, if that was less)."""
     return last > 3 * max(first, 1.0)
 
 
 def collapsed(top_share: float, largest_class_share: float) -> bool:
-    """Tell whether a model all but predicts one class, which the data do not explain. Shares of the held-out rows.
+    """Return whether a model all but predicts one class, which the data do not explain. Shares of the held-out rows.
 
     NaN, which stands for what is not known, is no collapse.
     """
@@ -246,10 +259,10 @@ def collapsed(top_share: float, largest_class_share: float) -> bool:
 
 
 def fallen(best: float, accuracy: float) -> bool:
-    """Tell whether a final accuracy is far below the best of the same run; NaN is not."""
+    """Return whether a final accuracy is far below the best of the same run; NaN is not."""
     return best - accuracy >= FALLEN * best > 0
 
 
 def not_above(accuracy: float, control: float) -> bool:
-    """Tell whether a run has not passed its control, whose clients are never trained; NaN on either side is not."""
+    """Return whether a run has not passed its control, whose clients are never trained; NaN on either side is not."""
     return accuracy <= control

@@ -24,13 +24,15 @@ from raydpzv.experiment.run_core import RunControls, StopAt
 from raydpzv.experiment.summary import Ending, Outcome, summarise
 from raydpzv.files import sha256, write_npz
 from raydpzv.lazy_import import torch
+from raydpzv.notebook import table_html
 from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
+from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import INITIAL, RunFolder, drop_checkpoints, write_models
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
 from raydpzv.segments.started_segments import has_restarted
@@ -39,6 +41,9 @@ from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
 from raydpzv.storage.download import link
 from raydpzv.storage.uploader import FolderUploader
 from raydpzv.zo.kernels import FirstCalls, first_calls
+
+_TERMS = ("epsilon", "delta", "adversary", "relation", "mechanism", "accountant", "holds", "note")
+"""What an ε says nothing without."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,22 @@ class Run:
 
     @property
     def epsilon(self) -> dict[str, Any] | None:
-        """The proved claim against whom the noise is meant: epsilon, delta, adversary, relation, ...; or None."""
+        """The proved claim against whom the noise is meant, with its terms; or None. All: summary["epsilon"]."""
         plan = self.prepared.setting if self.prepared else None
         meant = [c for c in self.summary["epsilon"] if plan and c["adversary"] == plan.adversary]
-        return dict(meant[0]) if meant and meant[0]["holds"] else None
+        return {name: meant[0][name] for name in _TERMS} if meant and meant[0]["holds"] else None
+
+    def _repr_html_(self) -> str:
+        found = self.summary
+        facts: dict[str, object] = {
+            "status": found["status"],
+            "updates": f"{found['updates']:,}",
+            "accuracy": f"{found['accuracy']:.4g}",
+            "bytes": f"{found['bytes_up'] + found['bytes_down']:,}",
+            "privacy": found["privacy_verdict"],
+            "folder": self.path or "none: give out to raydpzv.run to keep a run",
+        }
+        return table_html(f"run of {found['scenario'] or found['title'] or found['method']}", facts.items())
 
     def state_dict(
         self, party: str | int | None = None, *, client: int | None = None, at: int | None = None
@@ -97,6 +114,19 @@ class Run:
         return self.tables[name]
 
 
+def folder_of(run: Run | str | Path, verb: str) -> Path:
+    """Return a run's folder. Raises InputError for a run without one, and for what is no run; verb: who asks."""
+    if isinstance(run, Run) and run.path is None:
+        raise InputError(f"{verb}: wanted a run with a folder; give out to raydpzv.run")
+    path = run.path if isinstance(run, Run) else run
+    if not isinstance(path, str | Path):
+        raise InputError(
+            f"{verb}: wanted a run or its folder, got a {type(run).__name__}; make the run first: "
+            "raydpzv.run(scenario, out=...)"
+        )
+    return Path(path)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What a run is given beside its scenario.
@@ -105,7 +135,7 @@ class RunOptions:
     on record; left out: the scenario's own. progress: a function of where the run stands, for a callback that is told
     so after every update. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join
     and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
-    clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`). until:
+    clock waits for, and whose errors end it. callbacks: called with the run while it is at work (`Callback`). until:
     updates after which a run in this process under the virtual clock is stopped, as by the user, to resume from there.
     keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before `evaluated` is called.
     storage: uploads the folder as it grows; it sets `stop` once uploads have failed for good.
@@ -130,7 +160,7 @@ class RunOptions:
 
     @cached_property
     def watch(self) -> Callbacks:
-        """Who is told of the run."""
+        """The run's callbacks."""
         each = [StatusCallback(self.progress, interval=0.0)] if self.progress else []
         return Callbacks([*each, *self.callbacks])
 
@@ -139,7 +169,7 @@ class RunOptions:
 def run_folder(
     options: RunOptions, experiment: Prepared, *, runner: str, device: str
 ) -> Iterator[RunWriter | None]:
-    """Give the run folder to write to, new or continued, locked while the block runs; tell callbacks of both ends."""
+    """Give the run folder to write to, new or continued, locked while the block runs; notify callbacks of both ends."""
     out, scenario = options.out, options.scenario or experiment.spec.name
     folder = out if isinstance(out, RunWriter) else None
     if out is not None and not isinstance(out, RunWriter):
@@ -190,7 +220,7 @@ def _uploaded(options: RunOptions, experiment: Prepared, folder: RunWriter | Non
 
 
 def fresh_noise(experiment: Prepared) -> bool:
-    """Tell whether a run that is made again after a loss would release its updates with other noise.
+    """Return whether a run that is made again after a loss would release its updates with other noise.
 
     Seeded noise is drawn to the same bits. A run whose noise no record keeps never resumes.
     """
@@ -199,7 +229,7 @@ def fresh_noise(experiment: Prepared) -> bool:
 
 
 def contradicts(error: BaseException, folder: RunWriter | None) -> bool:
-    """Tell whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
+    """Return whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
     return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
 
 
@@ -214,7 +244,7 @@ class RowWriter:
         self._told = Counter[str]()  # rows of each type, those of earlier writers left out
 
     def due(self) -> bool:
-        """Tell whether rows should be written by now."""
+        """Return whether rows should be written by now."""
         return time.monotonic() - self._last >= self._every
 
     def add(self, rows: Rows, *, last: bool = False) -> None:
@@ -230,7 +260,7 @@ class RowWriter:
     def go_back(self, fault: dict[str, Any], *, again: bool = True) -> None:
         """Drop the rows beyond the last checkpoint, but for those of faults; add one of these.
 
-        again: the same rows come again, and who watches is not told twice of them; else others come, of a new leg.
+        again: the same rows come again, and callbacks do not get them twice; else others come, of a new leg.
         """
         assert self.folder is not None
         faults = self.folder.so_far("fault")
@@ -242,7 +272,7 @@ class RowWriter:
         self.add(_rows(fault=[fault]))
 
     def _untold(self, rows: Rows, counts: Mapping[str, int]) -> Rows:
-        """Return those of some rows that nobody was told of; counts: rows of each type before them."""
+        """Return those of some rows that were not reported; counts: rows of each type before them."""
         found = {}
         for name, table in rows.items():
             at = counts.get(name, 0)
@@ -284,8 +314,8 @@ class RowWriter:
         if self.folder:
             return self.folder.written()
         return {
-            name: pa.concat_tables([schema.empty_table(), *(rows[name] for rows in self._kept)])
-            for name, schema in SCHEMAS.items()
+            name: pa.concat_tables([empty, *(rows[name] for rows in self._kept)])
+            for name, empty in EMPTY.items()
         }
 
 
@@ -395,9 +425,11 @@ class RunFinalizer:
 
 
 def _rows(**given: list[dict[str, Any]]) -> Rows:
-    return {
-        name: pa.Table.from_pylist(given.get(name, []), schema=schema) for name, schema in SCHEMAS.items()
-    }
+    recorder = Recorder()
+    for name, rows in given.items():
+        for row in rows:
+            recorder.emit(name, **row)
+    return recorder.drain()
 
 
 def _pairs(experiment: Prepared) -> list[dict[str, Any]]:

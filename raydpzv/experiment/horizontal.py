@@ -10,26 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raydpzv.arrow_columns import array
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.table import Split
 from raydpzv.data.users import UserParts
-from raydpzv.engine.choice import WHOLE_MODELS, choose
+from raydpzv.engine.choice import WHOLE_MODELS, choose, kernels_know
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.initial_model import (
-    MODEL,
-    FirstModel,
-    ModelPlan,
-    check_size,
-    checked_records,
-    refuse_options,
+from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, checked_records, refuse_options
+from raydpzv.experiment.prepare import (
+    Prepared,
+    check_functions,
+    class_shares,
+    fingerprint,
+    own_measures,
+    shared_rows,
+    timing,
 )
-from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
@@ -40,17 +42,17 @@ from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import weights_sha256
+from raydpzv.models.losses import Loss
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.secure import require_installed
-from raydpzv.sim.interfaces import Budget, PrivacyFilter
+from raydpzv.sim.interfaces import PrivacyFilter
 from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.sim.virtual import Timing
 from raydpzv.zo.vectors import as_array
 
 if TYPE_CHECKING:  # a host needs neither
-    from raydpzv.ledger.header import Header
     from raydpzv.ledger.ledger import Ledger
     from raydpzv.records.store import Rows
 
@@ -75,7 +77,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class PreparedHorizontal:
+class PreparedHorizontal(Prepared):
     """A horizontal scenario with its data loaded and shared out.
 
     privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
@@ -91,10 +93,6 @@ class PreparedHorizontal:
     lost: int = 0
     recorded: int = 0
 
-    barrier = 1  # rounds wait for their cohort, which is no lateness; clients that pull wait for nobody
-    ledger_of_releases = lateness_by_client = False
-    averages_after = None
-
     @property
     def setting(self) -> UserReleasePlan | None:
         return self.privacy.claims if self.privacy else None
@@ -102,10 +100,6 @@ class PreparedHorizontal:
     @property
     def secret(self) -> int | None:
         return self.privacy.secret if self.privacy else None
-
-    @property
-    def engine(self) -> str:
-        return self.spec.model.engine
 
     def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
         from raydpzv.records import metrics  # a host needs neither
@@ -126,7 +120,7 @@ class PreparedHorizontal:
         parts, plan, setting = self.user_parts, self.spec.descriptor.users(self.spec.method), self.setting
         if parts is None or plan is None:
             return {}
-        tried = rows["attempt"].column("silos").to_numpy()
+        tried = array(rows["attempt"].column("silos"))
         found: dict[str, Any] = {
             "aggregation": plan.aggregation,
             "weights": plan.weights,
@@ -141,16 +135,11 @@ class PreparedHorizontal:
         return {"user_level": found}
 
     @property
-    def local_device(self) -> str:
-        wanted = self.spec.resources.host_gpus > 0
-        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
-
-    @property
     def fsync(self) -> bool:
         return self.spec.record.fsync
 
-    def ledger_header(self) -> Header | None:
-        return self.plan.header() if self.seeded else None
+    def ledger_plan(self) -> ModelPlan | None:
+        return self.plan if self.seeded else None
 
     @property
     def nbytes(self) -> int:
@@ -168,7 +157,7 @@ class PreparedHorizontal:
     def plan(self) -> ModelPlan:
         """The model and how it moves, which needs no data."""
         train = self.split.train
-        return ModelPlan(self.spec, train.shape, train.classes)
+        return ModelPlan(self.spec, train.shape, train.width)
 
     @property
     def seeded(self) -> bool:
@@ -197,7 +186,7 @@ class PreparedHorizontal:
 
     @property
     def measured(self) -> bool:
-        """Whether CPU time goes on record, phase by phase: of rounds of a protocol between silos."""
+        """Whether CPU time is recorded, phase by phase: of rounds of a protocol between silos."""
         return self.user_parts is not None and not self.asynchronous
 
     @property
@@ -208,7 +197,7 @@ class PreparedHorizontal:
     def for_server(self) -> PreparedHorizontal:
         """Return what the server's process gets: of a method that protects users, nothing that is in the silos.
 
-        In place of their rows and of who has how many stands one row of the held-out ones for each silo, with which
+        In place of their rows and of who has how many is one row of the held-out ones for each silo, with which
         first calls compile.
         """
         if self.user_parts is None or not isinstance(self.split, Split):
@@ -244,7 +233,7 @@ class PreparedHorizontal:
 
     @property
     def releases_again(self) -> bool:
-        # other methods compute those updates again, and the ledger tells if they come out otherwise
+        # other methods compute those updates again, and the ledger shows whether they differ
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     @property
@@ -261,21 +250,11 @@ class PreparedHorizontal:
     def counts_segments(self) -> bool:
         return self.setting is not None
 
-    @property
-    def unrecorded(self) -> str | None:
-        return None  # releases are charged a second time
-
-    @property
-    def no_segment(self) -> str | None:
-        return self.spec.no_segment
-
     def checkpoint_policy(self) -> CheckpointPolicy | None:
-        record = self.spec.record
-        if self.no_segment:
-            return None
-        if self.setting and not self.asynchronous:  # none of the rounds is forgotten
-            return CheckpointPolicy(None, 1, record.flush)
-        return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
+        found = super().checkpoint_policy()
+        if found and self.setting and not self.asynchronous:  # none of the rounds is forgotten
+            return CheckpointPolicy(None, 1, self.spec.record.flush)
+        return found
 
     def privacy_filter(self) -> PrivacyFilter:
         return privacy_filter(self.setting, self.spec.budget.epsilon, lost=self.lost, sample=self._sample())
@@ -288,33 +267,24 @@ class PreparedHorizontal:
         noise, rate = self.privacy.noise, plan.sampling
         return lambda round: np.flatnonzero(users_drawn(noise, rate, round))
 
-    def budget(self) -> Budget:
-        b = self.spec.budget
-        return Budget(b.updates, b.seconds, b.bytes)
-
     def class_shares(self) -> list[float]:
-        if self.split.test.times is not None:
+        if not self.split.test.classed:
             return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
 
-    def own_models(self) -> dict[str, FirstModel]:
-        return self.plan.own_models() if self.seeded else {}
+    def measures(self) -> tuple[str, ...]:
+        return own_measures(self.spec, self.split.held_out[1], self.plan.outputs)
 
     def model_names(self) -> list[str]:
         return [MODEL]
 
     def model_name(self, party: str | int | None) -> str:
-        """Return the name of the one model."""
         if party not in (None, MODEL):
             raise InputError(f"state_dict: all clients train one model; leave party out, got {party!r}")
         return MODEL
 
     def flat_model(self, name: str) -> FlatModel:
-        """Return the model before the first update."""
         return self.plan.model()
-
-    def skipped_rows(self) -> frozenset[str]:
-        return frozenset()
 
     def fingerprint(self, key: bytes) -> dict[str, Any]:
         arrays = [*self.split.train.arrays, *self.split.held_out]
@@ -328,10 +298,11 @@ class PreparedHorizontal:
         if self.engine == "compiled":
             network = self.plan.dense()
             assert network is not None  # the engine was chosen by this
-            return CompiledObjective(network, self._reader(device))
+            return CompiledObjective(network, self._reader(device), self.spec.evaluate.metrics or "")
         from raydpzv.engine.torch_objective import TorchObjective  # loads torch
 
-        return TorchObjective(self.plan.module, self._reader(device), self.plan.loss)
+        metrics = self.spec.evaluate.metrics or ""
+        return TorchObjective(self.plan.module, self._reader(device), self.spec.loss, metrics)
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
         """Return one objective per thread, all on the same rows."""
@@ -382,7 +353,7 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
     """
-    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed))
+    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed), spec.goal)
     privacy = user_privacy(spec, parts, secret)
     found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
     _check(found)
@@ -390,10 +361,12 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
 
 def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
-    """Return the same with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the same with the engine that runs it, which is recorded: another version may choose otherwise."""
     model = found.spec.model
     engine = choose(
-        *(model.engine, {f'model.kind = "{model.kind}"': found.plan.dense()}, WHOLE_MODELS),
+        model.engine,
+        kernels_know(found.spec.loss) | {f'model.kind = "{model.kind}"': found.plan.dense()},
+        WHOLE_MODELS,
         accelerator=found.spec.resources.host_gpus > 0,
     )
     resolved = model.model_copy(update={"engine": engine})
@@ -401,7 +374,7 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
 
 
 def _check(found: PreparedHorizontal) -> None:
-    spec, classes = found.spec, found.split.train.classes
+    spec = found.spec
     if spec.descriptor.own_keys(spec.method):
         require_installed()
     if DATA_SOURCES[spec.data.source].tokens:
@@ -410,12 +383,9 @@ def _check(found: PreparedHorizontal) -> None:
             'token ids, whose size means nothing; use a vertical method with model.bottom = "transformer", or another '
             "source"
         )
-    if found.plan.loss == "cox" and spec.model.outputs not in (None, 1):
-        raise SpecError(
-            f"model.outputs: wanted 1, a record's score with survival times, got {spec.model.outputs}; leave it out"
-        )
-    if found.plan.loss != "cox" and spec.model.outputs is not None and spec.model.outputs < classes:
-        raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
+    _check_outputs(spec, found.split.train.width)
+    if is_foreign(spec.loss) or spec.evaluate.metrics:
+        check_functions(spec, found.split.held_out[1], found.plan.outputs)
     size = _checked_size(found)
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
@@ -448,6 +418,24 @@ def _checked_size(found: PreparedHorizontal) -> int:
     if spec.descriptor.users(spec.method) is not None:
         _check_layers(spec.model.kind, module)
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def _check_outputs(spec: HorizontalScenario, width: int) -> None:
+    """Refuse a number of scores that the loss does not go with. width: classes, or numbers for labels."""
+    asked = spec.model.outputs
+    if asked is None or is_foreign(spec.loss):
+        return
+    loss: Loss = LOSSES[spec.loss]
+    if spec.loss == "cross_entropy":
+        if asked < width:
+            raise SpecError(f"model.outputs: wanted at least {width}, one per class, got {asked}")
+    elif asked != (loss.outputs or width):
+        what = (
+            "a record's score with survival times"
+            if loss.labels == "times"
+            else f'with model.loss = "{spec.loss}"'
+        )
+        raise SpecError(f"model.outputs: wanted {loss.outputs or width}, {what}, got {asked}; leave it out")
 
 
 def _check_layers(kind: str, module: torch.nn.Module) -> None:

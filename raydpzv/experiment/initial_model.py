@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.data.sources import Source
 from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
@@ -23,8 +22,7 @@ from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
-from raydpzv.models.losses import Loss
-from raydpzv.registry import BOTTOMS, DATA_SOURCES, LOSSES, WHOLE_MODELS
+from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
 from raydpzv.settings.party_names import label
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
@@ -118,7 +116,7 @@ class FirstModel:
             return {}
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
             raise DataError(
-                "environment.json, initial.npz: do not hold the same models; bring both back from a copy, or run it "
+                "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
                 "again"
             )
         return {name: cls(vectors[name], str(layouts[name])) for name in vectors}
@@ -217,7 +215,7 @@ def _first(model: FlatModel) -> FirstModel:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """shape: of one record's features; classes: that the labels have; first: as of `BottomPlan`."""
+    """shape: of one record's features; classes: that labels have, or how many numbers; first: see `BottomPlan`."""
 
     spec: HorizontalScenario
     shape: tuple[int, ...]
@@ -231,7 +229,7 @@ class ModelPlan:
         """Return the plan of a recorded run, from what its environment.json and initial.npz say. Raises DataError."""
         try:
             shape, classes = tuple(int(n) for n in facts["input_shape"]), int(facts["classes"])
-            if min(shape, default=0) < 1 or classes < 2:
+            if min(shape, default=0) < 1 or classes < 1:
                 raise ValueError
             return cls(spec, shape, classes, FirstModel.recorded(vectors, facts))
         except (KeyError, TypeError, ValueError):
@@ -264,16 +262,10 @@ class ModelPlan:
         refuse_options(model.options, "options", model.kind)
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 
-    @property
-    def loss(self) -> str:
-        """The name of the loss that the labels are for."""
-        source: Source = DATA_SOURCES[self.spec.data.source]
-        return source.loss
-
     def dense(self) -> DenseNetwork | None:
         """Return the network if compiled kernels know its layers and its loss, cross-entropy; else None."""
         model = self.spec.model
-        if self.loss != "cross_entropy" or model.weights:  # torch alone reads weights
+        if self.spec.loss != "cross_entropy" or model.weights:  # torch alone reads weights
             return None
         return dense_whole(model.kind, self.shape, model.hidden, self.outputs)
 
@@ -343,8 +335,7 @@ class ModelPlan:
     @property
     def outputs(self) -> int:
         """Scores of a record."""
-        loss: Loss = LOSSES[self.loss]
-        return self.spec.model.outputs or loss.outputs or self.classes
+        return self.spec.scores(self.classes)
 
     def _seeded(self) -> UpdateRule:
         assert self.updates is not None  # methods without a rule keep no ledger

@@ -10,10 +10,9 @@ import numpy as np
 
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.run_core import RunControls, RunCore, Sink
+from raydpzv.experiment.run_core import RunCore, RunParts
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.ledger import Ledger, begin_ledger
-from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.registry import LOCAL_PARTIES
 from raydpzv.sim.client_threads import HEAD_START, Loop, run_threads
@@ -34,7 +33,7 @@ class LocalParties(Protocol):
         ...
 
     def bring_segment(self) -> None:
-        """Bring the parties to where a segment starts (wall clock)."""
+        """Restore the parties to the start of a segment (wall clock)."""
         ...
 
     def open_wall(self, clock: WallClock) -> Sequence[Loop]:
@@ -70,8 +69,8 @@ class LocalParties(Protocol):
         ...
 
 
-PartiesMaker = Callable[[Any, Ledger | None, Sink, RunControls, Checkpoint | None], LocalParties]
-"""(prepared, ledger, sink, controls, checkpoint) to the parties of a run, brought to the checkpoint."""
+PartiesMaker = Callable[[Any, RunParts], LocalParties]
+"""(prepared, parts) to the parties of a run, restored to its checkpoint."""
 
 
 class LocalSession:
@@ -90,10 +89,8 @@ class LocalSession:
         keeps = folder is not None and not folder.is_recomputed
         resumes = folder is not None and keeps and isinstance(options.out, RunWriter)
         make: PartiesMaker = LOCAL_PARTIES[self._spec.kind]
-        self._parties = make(
-            *(prepared, ledger, writer, options.controls(keeps=keeps)),
-            folder.checkpoint() if folder and resumes else None,
-        )
+        checkpoint = folder.checkpoint() if folder and resumes else None
+        self._parties = make(prepared, RunParts(ledger, writer, options.controls(keeps=keeps), checkpoint))
         self._core = self._parties.core
 
     @property

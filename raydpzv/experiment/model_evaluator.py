@@ -1,4 +1,4 @@
-"""The newest model of a horizontal run, for whoever wants to look at it: scores, snapshots, final parameters."""
+"""The newest model of a horizontal run, to look at: scores, snapshots, final parameters."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ResumePoint:
         self._next, self._last = float(_FIRST_RESUMED), 0
 
     def begin(self, client_group: LedgerGroup, version: int) -> None:
-        """Bring fresh clients to the newest model up to `version`, if there is one."""
+        """Give fresh clients the newest model up to `version`, if there is one."""
         if self._ledger is None or (found := self._ledger.load_snapshot(RESUMED, version)) is None:
             return
         client_group.adopt(found[1]["state"], found[0])

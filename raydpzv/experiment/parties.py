@@ -15,7 +15,7 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
-from raydpzv.engine.choice import SPLIT_MODELS, choose
+from raydpzv.engine.choice import SPLIT_MODELS, choose, kernels_know
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import DenseNetwork, dense_head
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top, TopRows
@@ -28,6 +28,7 @@ from raydpzv.experiment.initial_model import (
     checked_records,
     refuse_options,
 )
+from raydpzv.experiment.prepare import check_functions
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
@@ -109,8 +110,9 @@ class ClientFactory:
 
 @dataclass(frozen=True)
 class ServerFactory:
-    """The server: labels [D] and [N], number of classes, scenario, noise on what it releases, the key of batches.
+    """The server: labels [D] and [N], scenario, noise on what it releases, the key of batches.
 
+    classes: that labels have; where labels are numbers, [D, T] and [N, T], how many of them a record has.
     validated: how many of the held-out rows, the last ones, are for validation.
     """
 
@@ -122,20 +124,25 @@ class ServerFactory:
     coins: Key = field(repr=False)
     validated: int = 0
 
+    @property
+    def outputs(self) -> int:
+        """Scores of a record."""
+        return self.spec.scores(self.classes)
+
     def check(self) -> None:
         """Raise SpecError if the head does not fit or is larger than any machine holds; builds no parameters."""
         model = self.spec.model
-        if model.head == "sum" and model.embedding != self.classes:
+        if model.head == "sum" and model.embedding != self.outputs:
+            of = "the number of classes" if self.outputs == self.classes > 1 else "a record's scores"
             raise SpecError(
-                f'model.embedding: wanted {self.classes}, the number of classes, with head = "sum", '
-                f"got {model.embedding}"
+                f'model.embedding: wanted {self.outputs}, {of}, with head = "sum", got {model.embedding}'
             )
         if is_foreign(model.head):
             widths = self.spec.split.clients, model.embedding
             many = checked_records(self.spec.method)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             own = FlatModel(self.head, Key(self.spec.seed) / "server")
-            _check_own(own, records, self.classes, "the head")
+            _check_own(own, records, self.outputs, "the head")
             return check_size(own.module, "the head")
         refuse_options(model.head_options, "head_options", model.head)
         network: DenseNetwork | torch.nn.Module | None = self.dense()
@@ -151,9 +158,9 @@ class ServerFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the head if it is one of dense layers whose weights are drawn, else None."""
+        """Return the head if it is one of dense layers whose weights are drawn, with the loss that kernels know."""
         model = self.spec.model
-        if model.weights_of("server", ()):
+        if self.spec.loss != "cross_entropy" or model.weights_of("server", ()):
             return None
         return dense_head(
             *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
@@ -164,7 +171,8 @@ class ServerFactory:
         spec, key = self.spec, Key(self.spec.seed)
         clients, width = spec.split.clients, spec.model.embedding
 
-        rows = TopRows(self.y_train, self.y_held_out, clients, width, self.validated)
+        metrics = spec.evaluate.metrics or ""
+        rows = TopRows(self.y_train, self.y_held_out, clients, width, self.validated, metrics)
 
         def top(settings: HeadSettings) -> Top:
             if spec.model.engine == "compiled":
@@ -172,7 +180,8 @@ class ServerFactory:
             from raydpzv.engine.head import Head
             from raydpzv.engine.torch_engine import TorchTop
 
-            return TorchTop(Head(FlatModel(self.head, key / "server", device), settings, key), rows)
+            head = Head(FlatModel(self.head, key / "server", device), settings, key, spec.loss)
+            return TorchTop(head, rows)
 
         parts = ServerParts(
             *(top, len(self.y_train), clients, width, key, self.noise, self.coins), spec.budget.updates
@@ -188,10 +197,10 @@ class ServerFactory:
         spec, model = self.spec, self.spec.model
         if is_foreign(model.head):
             own: OwnModel = HEADS[model.head]
-            offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.classes}
+            offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.outputs}
             return own(model.head_options or {}, offered)
         head: torch.nn.Module = HEADS[model.head](
-            spec.split.clients, model.embedding, model.head_widths, self.classes
+            spec.split.clients, model.embedding, model.head_widths, self.outputs
         )
         return head
 
@@ -224,7 +233,7 @@ def vertical_parties(
         for m, part in enumerate(parts)
     )
     server = ServerFactory(
-        spec, split.train.y, y_held_out, split.train.classes, noise, coins, split.validated
+        spec, split.train.targets, y_held_out, split.train.width, noise, coins, split.validated
     )
     # one client of each shape: a deep model takes tens of milliseconds to build
     first_of: dict[object, ClientFactory] = {}
@@ -235,6 +244,7 @@ def vertical_parties(
     for client in first_of.values():
         client.check()
     server.check()
+    check_functions(spec, server.y_held_out, server.outputs)
     resolved = _with_engine(spec, clients, server)
     return tuple(replace(client, spec=resolved) for client in clients), replace(server, spec=resolved)
 
@@ -242,12 +252,13 @@ def vertical_parties(
 def _with_engine(
     spec: VerticalScenario, clients: Sequence[ClientFactory], server: ServerFactory
 ) -> VerticalScenario:
-    """Return the scenario with the engine that runs it, which goes on record: another version may choose otherwise."""
+    """Return the scenario with the engine that runs it, which is recorded: another version may choose otherwise."""
     model, resources = spec.model, spec.resources
     shares = (resources.client_gpus, resources.server_gpus)
     engine = choose(
         model.engine,
-        {f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]}
+        kernels_know(spec.loss)
+        | {f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]}
         | {label(client.client, spec.party_names): client.dense() for client in clients}
         | {f'model.head = "{model.head}"': server.dense()},
         SPLIT_MODELS,

@@ -5,33 +5,38 @@ from __future__ import annotations
 import functools
 import hmac
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
-from raydpzv.data.generated import GeneratedSplit
+from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.held_out import check_both_classes, limit, with_validation
 from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.scaling import encoded, scale, scale_by
 from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
 from raydpzv.data.users import Known, UserParts, check_least, share_users
-from raydpzv.errors import DataError, SpecError
-from raydpzv.experiment.initial_model import FirstModel
+from raydpzv.engine.scores import own_metrics
+from raydpzv.errors import DataError, SpecError, suggest
+from raydpzv.experiment.initial_model import BottomPlan, FirstModel, ModelPlan
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
+from raydpzv.foreign import is_foreign, resolve, source_digest
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.losses import Loss, check_loss
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.records.environment import DATA_DIGEST
-from raydpzv.registry import DATA_SOURCES, PREPARERS
+from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
+from raydpzv.registry import DATA_SOURCES, LOSSES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
@@ -44,157 +49,169 @@ if TYPE_CHECKING:  # Arrow, which privacy before a run does not need
     from raydpzv.records.store import Rows
 
 TableChange = Callable[[Table], Table]
+Goal = tuple[str, str | None]
+"""The loss, and what a user's own takes (`Request.targets`)."""
 
 
-class Prepared(Protocol):
-    """A scenario of either kind with its data loaded and its parties ready. It answers for its kind."""
+class Prepared(ABC):
+    """A scenario of either kind with its data loaded and its parties ready. It answers for its kind.
+
+    timing: arrivals, delays and network; unused: the columns that no client holds. A wing holds what differs from what
+    is said here.
+    """
+
+    spec: Any
+    timing: Timing
+    unused: tuple[str, ...]
+
+    ledger_of_releases = False
+    """Whether each pair of the ledger is a release that the rows record, too."""
+    lateness_by_client = False
+    """Whether a warning of late epochs names each client: there are few."""
 
     @property
-    def spec(self) -> Any:
-        """The scenario."""
-        ...
-
-    @property
+    @abstractmethod
     def setting(self) -> ReleasePlan | None:
         """What the claims about privacy are made from; None for a run without noise."""
-        ...
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """The columns that no client holds."""
-        ...
 
     @property
     def engine(self) -> str:
         """What computes the models: "torch" or "compiled"."""
-        ...
+        return str(self.spec.model.engine)
 
     @property
     def secret(self) -> int | None:
         """What the coins of its batches come from, for the operator alone; None: the run's seed."""
-        ...
+        return None
 
     @property
     def unrecorded(self) -> str | None:
         """What of a run came from the operating system and is not kept, so that it cannot be repeated; or None."""
-        ...
+        return None
 
     @property
     def no_segment(self) -> str | None:
         """Why a run under the wall clock cannot resume as a new segment, or None; None under the virtual clock."""
-        ...
+        found: str | None = self.spec.no_segment
+        return found
 
     @property
     def counts_segments(self) -> bool:
         """Whether each segment is recorded before it releases anything: its account must count those of lost ones."""
-        ...
+        return False
 
     @property
     def under_way(self) -> int:
-        """Releases that a segment may have made and lost, of which no record tells."""
-        ...
+        """Releases that a segment may have made and lost, of which there is no record."""
+        return 0
 
     @property
     def releases_again(self) -> bool:
         """Whether a resumed run makes the ledger's updates beyond its checkpoint once more, of recorded scalars."""
-        ...
+        return False
 
     @property
     def awaits_checkpoints(self) -> bool:
-        """Whether each round waits until its checkpoint is written: no other record tells of its releases."""
-        ...
-
-    @property
-    def ledger_of_releases(self) -> bool:
-        """Whether each pair of the ledger is a release that the rows record, too."""
-        ...
+        """Whether each round waits until its checkpoint is written: no other record has its releases."""
+        return False
 
     @property
     def user_parts(self) -> UserParts | None:
         """Which record is whose, of a method that protects users; None of another."""
-        ...
-
-    @property
-    def lateness_by_client(self) -> bool:
-        """Whether a warning of late epochs names each client: there are few."""
-        ...
+        return None
 
     @property
     def averages_after(self) -> int | None:
         """After which update of the ledger models go into the mean that is evaluated; None: the newest is evaluated."""
-        ...
+        return None
 
+    @abstractmethod
     def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
         """Return what summary.json says of runs of this kind alone. updates: of the server's loop."""
-        ...
-
-    @property
-    def timing(self) -> Timing:
-        """Arrivals, delays and network."""
-        ...
 
     @property
     def barrier(self) -> int:
         """For how many clients' uploads the server waits before it answers."""
-        ...
+        return 1
 
     @property
     def local_device(self) -> str:
         """Where models are computed in this process: "cuda" if a party has a GPU share and there is one, else "cpu"."""
-        ...
+        shares = [share for of in self.spec.gpu_shares for share in (of if isinstance(of, tuple) else (of,))]
+        wanted = any(share == "auto" or float(share) > 0 for share in shares)
+        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the data that actors are given."""
 
     def object_store_bytes(self, actors: int) -> int:
         """Return the bytes of the data in the object store, once per machine, for so many actors that hold clients."""
-        ...
+        return self.nbytes
 
     @property
     def fsync(self) -> bool:
         """Whether the ledger of a run in this process is forced onto the disk with each update."""
-        ...
+        return False
+
+    @abstractmethod
+    def ledger_plan(self) -> BottomPlan | ModelPlan | None:
+        """Return the models that the ledger's updates move; None for methods that keep no ledger."""
 
     def ledger_header(self) -> Header | None:
         """Return what identifies the run's ledger; None for methods that keep none."""
-        ...
+        plan = self.ledger_plan()
+        return plan.header() if plan else None
 
-    def checkpoint_policy(self) -> CheckpointPolicy | None:
-        """Return when checkpoints are due; None for a run that can resume from none."""
-        ...
-
-    def privacy_filter(self) -> PrivacyFilter:
-        """Return a fresh privacy account."""
-        ...
-
-    def budget(self) -> Budget:
-        """Return what ends the run (besides the privacy filter)."""
-        ...
-
-    def fingerprint(self, key: bytes) -> dict[str, Any]:
-        """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
-        ...
-
-    def skipped_rows(self) -> frozenset[str]:
-        """Return the row types this scenario does not keep."""
-        ...
-
-    def class_shares(self) -> list[float]:
-        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
-        ...
+    @abstractmethod
+    def measures(self) -> tuple[str, ...]:
+        """Return the names of the user's measures."""
 
     def own_models(self) -> Mapping[str, FirstModel]:
         """Return models that the ledger's updates move and only their user can make again, by name."""
-        ...
+        plan = self.ledger_plan()
+        return plan.own_models() if plan else {}
 
+    def checkpoint_policy(self) -> CheckpointPolicy | None:
+        """Return when checkpoints are due; None for a run that can resume from none."""
+        record = self.spec.record
+        if self.unrecorded or self.no_segment:
+            return None
+        return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
+
+    @abstractmethod
+    def privacy_filter(self) -> PrivacyFilter:
+        """Return a fresh privacy account."""
+
+    def budget(self) -> Budget:
+        """Return what ends the run (besides the privacy filter)."""
+        found = self.spec.budget
+        return Budget(found.updates, found.seconds, found.bytes)
+
+    @abstractmethod
+    def fingerprint(self, key: bytes) -> dict[str, Any]:
+        """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
+
+    def skipped_rows(self) -> frozenset[str]:
+        """Return the row types this scenario does not keep."""
+        return frozenset()
+
+    @abstractmethod
+    def class_shares(self) -> list[float]:
+        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
+
+    @abstractmethod
     def model_names(self) -> list[str]:
         """Return the names of all models on record."""
-        ...
 
+    @abstractmethod
     def model_name(self, party: str | int | None) -> str:
         """Return under which name a party's model is on record. Raises InputError if there is none."""
-        ...
 
+    @abstractmethod
     def flat_model(self, name: str) -> FlatModel:
         """Return the model of that name before the first update."""
-        ...
 
 
 def prepare(spec: AnyScenario) -> Prepared:
@@ -215,7 +232,7 @@ def load_scenario(
     spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
 ) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    request = Request(spec.data, Key(spec.seed) / "data", strangers=strangers, holders=spec.split.holders)
+    request = Request(*(spec.data, Key(spec.seed) / "data", None, strangers, spec.split.holders, *spec.goal))
     split = load_data(request, change)
     return Loaded(split, timing(spec, spec.split.clients))
 
@@ -227,6 +244,7 @@ def load_data(request: Request, change: TableChange | None = None) -> Split:
     """
     data, key = request.data, request.key
     split = load(request, change)
+    check_labels(split.train, request.loss or DATA_SOURCES[data.source].loss)
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
     check_both_classes(found)
@@ -236,14 +254,60 @@ def load_data(request: Request, change: TableChange | None = None) -> Split:
     return scale(found, data.scale)
 
 
+def check_labels(train: Table | GeneratedTable, loss: str) -> None:
+    """Raise DataError for labels that are not what the loss is for."""
+    wanted: Loss = LOSSES[loss]
+    values = getattr(train, "values", None)
+    times = getattr(train, "times", None) is not None
+    kind = "times" if times else "classes" if values is None else "numbers"
+    if not wanted.accepts(kind):
+        raise DataError(
+            f'model.loss: "{loss}" is for {wanted.labels}, and the labels of "{train.name}" are {kind}; choose another '
+            "loss or data"
+        )
+    if loss == "binary" and train.classes != 2:
+        raise DataError(
+            f'model.loss: "binary" is for two classes, 0 and 1, and "{train.name}" has {train.classes}; use '
+            '"cross_entropy"'
+        )
+    if wanted.values and values is not None and not (fits := np.isin(values, wanted.values)).all():
+        row, place = np.argwhere(~fits)[0]
+        raise DataError(
+            f'model.loss: "{loss}" wants labels 0 and 1, "{train.name}" has {values[row, place]:g} in row {row} '
+            '(counted from 0); use "squared_error" for numbers'
+        )
+
+
+def check_functions(spec: AnyScenario, labels: np.ndarray, outputs: int) -> None:
+    """Try a user's own loss and metrics on made-up scores and the held-out labels. Raises InputError."""
+    if is_foreign(spec.loss):
+        check_loss(LOSSES[spec.loss], torch.tensor(labels[:8]), outputs)
+    measures = own_measures(spec, labels, outputs)
+    if unknown := sorted(set(spec.evaluate.lower or ()) - set(measures)):
+        raise SpecError(
+            f'evaluate.lower: your metrics have no "{unknown[0]}". {suggest(unknown[0], measures)}They have '
+            f"{', '.join(measures)}"
+        )
+
+
+def own_measures(spec: AnyScenario, labels: np.ndarray, outputs: int) -> tuple[str, ...]:
+    """Return the names of a user's measures, () for none. Raises InputError."""
+    if not spec.evaluate.metrics:
+        return ()
+    scores = (Key(0) / "made-up scores").generator().random((len(labels), outputs), np.float32)
+    return tuple(own_metrics(spec.evaluate.metrics)(scores, labels))
+
+
 def shared_rows(
-    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key
+    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key, goal: Goal
 ) -> tuple[Split | GeneratedSplit, Partition]:
     """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
     if generate := DATA_SOURCES[data.source].generate:
         made: GeneratedSplit = generate(data, how, key / "data")
+        check_labels(made.train, goal[0])
         return made, made.train.parts
-    split = load_data(Request(data, key / "data", owners=users.columns if users else None))
+    owners = users.columns if users else None
+    split = load_data(Request(data, key / "data", owners, loss=goal[0], targets=goal[1]))
     if users is not None:
         train = split.train
         known = Known(train.y, train.users, train.silos)
@@ -252,6 +316,10 @@ def shared_rows(
             check_least(shared, 2, "with survival times, whose loss compares a user's records")
         return split, shared
     classed = split.train.silos if how.how == "owners" else split.train.y
+    if how.how == "dirichlet" and not split.train.classed and split.train.times is None:
+        raise SpecError(
+            'split.how: "dirichlet" mixes classes, and the labels are numbers (model.loss); use "iid" or "owners"'
+        )
     if classed is None:
         raise SpecError(
             f'split.how: "owners" wants data that say whose each row is, got data.source = "{data.source}"; use "iid" '
@@ -261,7 +329,7 @@ def shared_rows(
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:
-    """Return digests of a resolved scenario, wherever its data lie, and of the data.
+    """Return digests of a resolved scenario, wherever its data lie, of the data, and of a user's own loss.
 
     key: the operator's, without which nobody can try guesses at the data.
     """
@@ -270,10 +338,11 @@ def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) 
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
-    return {
-        "scenario_sha256": scenario_sha256(spec),
-        DATA_DIGEST: data.hexdigest(),
-    }
+    found = {"scenario_sha256": scenario_sha256(spec), DATA_DIGEST: data.hexdigest()}
+    if is_foreign(spec.loss):
+        own = source_digest(resolve(spec.loss, "model.loss"))
+        found[LOSS_DIGEST] = hmac.new(key, own.encode(), "sha256").hexdigest()
+    return found
 
 
 def timing(spec: CommonSections, clients: int) -> Timing:
@@ -374,7 +443,9 @@ def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | N
 def _of_users(spec: HorizontalScenario, rows: int | None) -> ReleasePlan | None:
     if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
         return None
-    found = user_privacy(spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed))
+    found = user_privacy(
+        spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed, spec.goal)
+    )
     return found.claims if found else None
 
 
@@ -389,18 +460,21 @@ _UNRECORDED: dict[str, Callable[[Any], str | None]] = {
 
 
 def _rows_of(spec: VerticalScenario) -> int:
-    return _rows(spec.data.model_dump_json(), spec.split.model_dump_json(), spec.seed)
+    return _rows(spec.data.model_dump_json(), spec.split.model_dump_json(), spec.seed, spec.goal)
 
 
 @functools.cache
-def _rows(data: str, split: str, seed: int) -> int:
+def _rows(data: str, split: str, seed: int, goal: Goal) -> int:
     """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
     holders = SplitSection.model_validate_json(split).holders
-    request = Request(DataSection.model_validate_json(data), Key(seed) / "data", holders=holders)
+    section = DataSection.model_validate_json(data)
+    request = Request(section, Key(seed) / "data", None, (), holders, *goal)
     return load_data(request).train.rows
 
 
 @functools.lru_cache(1)
-def _parts(data: str, how: HorizontalSplitSection, users: UsersSection | None, seed: int) -> Partition:
+def _parts(
+    data: str, how: HorizontalSplitSection, users: UsersSection | None, seed: int, goal: Goal
+) -> Partition:
     """Return whose the rows of a data section are, given as JSON."""
-    return shared_rows(DataSection.model_validate_json(data), how, users, Key(seed))[1]
+    return shared_rows(DataSection.model_validate_json(data), how, users, Key(seed), goal)[1]

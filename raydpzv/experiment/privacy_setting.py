@@ -19,9 +19,8 @@ from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
-from raydpzv.privacy.integer_calibration import solve
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
-from raydpzv.privacy.integers import IntegerReleasePlan
+from raydpzv.privacy.integers import IntegerReleasePlan, solve
 from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.privacy.mechanisms import GradientRelease, SystemNoise
 from raydpzv.privacy.memoized import MemoizedReleasePlan, memoized_multiplier
@@ -30,7 +29,6 @@ from raydpzv.privacy.rows import RowReleasePlan
 from raydpzv.privacy.user_release import UserNoiseParts, UserPlan, UserRelease
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.settings.fields import per_client
-from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import UsersSection
 from raydpzv.sim.privacy_filter import check_first_release
 
@@ -57,7 +55,7 @@ class PrivacySetting:
     gradient: GradientRelease | None = None
 
     def noise(self) -> NoiseParts:
-        """Return what the parties that add noise are told."""
+        """Return what the parties that add noise get."""
         on = self.plan.on if self.plan and self.claims else ""
         return NoiseParts(
             *(self.key, on, self.clip, self.sigma, self.seeded),
@@ -87,10 +85,15 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         )
     if spec.model.weights:
         clauses.append("ε supposes that model.weights were made without these records")
-    if set(spec.own) - {spec.method.name}:
+    if spec.own_models:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
             "alone, which is checked on one batch of at most twice the planned size"
+        )
+    if is_foreign(spec.loss):
+        clauses.append(
+            "ε supposes that your own loss gives each record a value of its own scores and label alone, which is "
+            "checked on one batch"
         )
     return tuple(clauses)
 
@@ -149,13 +152,13 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanRelease
         per_upload=plan.per_upload,
         planned=spec.budget.updates is not None,
         exposed=_exposed(spec),
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
     )
 
 
-def _fitted(data: DataSection) -> tuple[str, ...]:
+def _fitted(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
     """Return where one record moves what others are before any release, one clause each."""
-    return tuple(found.how for found in fitted(data))
+    return tuple(found.how for found in fitted(spec.data, spec.goal))
 
 
 def _exposed(spec: VerticalScenario) -> str:
@@ -168,7 +171,7 @@ def _exposed(spec: VerticalScenario) -> str:
     if limits:
         return f"when the run ends may depend on its batches ({limits})"
     timed = sizes_in_order(spec)
-    return f"the order of the ledger's updates tells how large batches are ({timed})" if timed else ""
+    return f"the order of the ledger's updates reveals how large batches are ({timed})" if timed else ""
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePlan:
@@ -193,7 +196,7 @@ def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePl
         exact_shares=plan.even_shares,
         calibrated_by=plan.calibration,
         planned=spec.budget.updates is not None,
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
     )
     return found if privacy.epsilon is None else found.with_sigma_for(privacy.epsilon)
 
@@ -254,7 +257,7 @@ def _of_integers(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacyS
             noise=privacy.noise,
             permit_large_delta=bool(privacy.permit_large_delta),
             exposed=_exposed(spec),
-            fitted=_fitted(spec.data),
+            fitted=_fitted(spec),
         ),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
@@ -300,7 +303,7 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
         target=privacy.epsilon,
         noise=privacy.noise,
         permit_large_delta=bool(privacy.permit_large_delta),
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
     )
     how = IntegerRelease(privacy.clip, 1, setting.noise_multiplier, 1)
     updates = spec.budget.updates
@@ -339,7 +342,7 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
         return None
     claims = user_setting(spec, plan, parts)
     claims = claims and claims.of_own_code(supposed(spec), unstated(spec))
-    if secret is None and has_secret_coins(spec):
+    if secret is None and spec.secret_coins:
         secret = secrets.randbits(256)
     assert spec.privacy.clip is not None
     release = UserRelease(
@@ -352,14 +355,6 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
     seeded = spec.privacy.noise == "seeded"
     noise = UserNoiseParts(release, parts.users, key, key if secret is None else Key(secret), seeded)
     return UserPrivacy(noise, claims, secret)
-
-
-def has_secret_coins(spec: HorizontalScenario) -> bool:
-    """Tell whether a run draws users or records by coins that add to their privacy."""
-    plan, privacy = spec.descriptor.users(spec.method), spec.privacy
-    if plan is None or privacy is None or privacy.mode == "none" or privacy.noise != "system":
-        return False
-    return min(plan.sampling, plan.rate) < 1
 
 
 def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> UserReleasePlan | None:
@@ -383,7 +378,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         against=against,
         planned=updates is not None,
         exposed=_exposed_coins(spec, against),
-        fitted=_fitted(spec.data),
+        fitted=_fitted(spec),
         drawn=_drawn(spec.users),
     )
     if privacy.epsilon is not None:

@@ -1,13 +1,14 @@
-"""Models rebuilt from the initial key and the ledger alone, of either kind of run; and how a horizontal run resumes.
+"""Models of a run made again: from the initial key and the ledger alone, or by serving the recorded order once more.
 
 A rebuild needs no data, no server and no other client. With a snapshot on the way it begins there, and has the same
-bits.
+bits. What a vertical run did as a whole is repeated under the virtual clock, with its recorded releases.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -15,23 +16,35 @@ import numpy as np
 import pyarrow.compute as pc
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.experiment.finalize import keep_first_models
-from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
+from raydpzv.config.toml import scenario_sha256
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.local_session import one_thread
-from raydpzv.experiment.model_evaluator import RESUMED
-from raydpzv.experiment.privacy_setting import has_secret_coins
-from raydpzv.experiment.reexecute import check_new_segment, check_resumable, check_same
+from raydpzv.experiment.release_ledger import compare, released
+from raydpzv.experiment.resuming import (
+    check_recomputable,
+    check_same,
+    check_scenario,
+    ledger_of,
+    prepared_again,
+)
+from raydpzv.experiment.run_vertical import parameters
+from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.files import sha256
+from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage
-from raydpzv.records.run_folder import RunFolder, last_round
-from raydpzv.records.run_writer import RunWriter, delete_scratch_files
-from raydpzv.records.secrets_file import read_coins
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import OPERATOR
 from raydpzv.records.store import Rows
-from raydpzv.segments.started_segments import note_segment, segments_started
-from raydpzv.storage.download import link_of
+from raydpzv.sim.arrivals import Trace
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.executor import LocalExecutor, split_score
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import Scoring, Timing, VirtualRun
+from raydpzv.wire.network import instant
 
 
 @dataclass(frozen=True)
@@ -104,88 +117,6 @@ def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: 
         )
     mine = sync.filter(pc.and_(pc.equal(sync["client"], client), pc.less_equal(sync["round"], updates)))
     return max(mine["read"].to_pylist(), default=0)
-
-
-def resuming_horizontal(
-    path: Path, moved: Sequence[str] = (), *, in_place: bool = False
-) -> tuple[PreparedHorizontal, RunWriter, str]:
-    """Return the prepared scenario that resumes, the folder it writes to (locked), and the scenario's name.
-
-    It resumes after the last checkpoint; without one it starts again (`in_place` or not), to the same bits. Raises
-    InputError as `raydpzv.experiment.reexecute.resuming` does.
-    """
-    # first of all: else a segment of another process, started and lost meanwhile, would not count
-    folder = RunWriter.locked(path, moved)
-    try:
-        spec = cast(HorizontalScenario, folder.spec())
-        check_resumable(folder)
-        prepared = prepare_horizontal(spec, read_coins(folder.path) if has_secret_coins(spec) else None)
-        check_same(prepared, folder)
-        prepared = restarted_horizontal(prepared, folder)
-        keep_first_models(prepared, folder)
-        folder.go_back()
-        delete_scratch_files(path)
-        if prepared.counts_segments:
-            note_segment(folder)
-    except BaseException:
-        folder.__exit__()
-        raise
-    return prepared, folder, str(folder.environment().get("scenario", ""))
-
-
-def restarted_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
-    """Return what resumes in a run's folder, from its last checkpoint or its start; reads alone.
-
-    Raises DataError and InputError where a record is damaged or no run can resume from it.
-    """
-    check_new_segment(prepared, folder)
-    if prepared.setting:  # the one before the last knows of fewer releases than were made
-        folder.checkpoint(only_last=True)
-        # a copy from a storage may hold rows of later rounds, which were read last; these rounds are made again to the
-        # same bits, since a storage is not resumed from where noise of the system may have followed
-        if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
-            _require_newest(folder)
-    recorded = _checked_updates(prepared, folder)
-    if prepared.counts_segments:  # each segment that wrote no checkpoint may have released what was under way
-        segments = segments_started(folder) + (folder.checkpoint() is None)
-        prepared = replace(prepared, lost=segments * prepared.under_way)
-    return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
-
-
-def _require_newest(folder: RunFolder) -> None:
-    """Raise DataError for an account that knows of fewer releases than were made, which no ledger holds.
-
-    A checkpoint follows each round that releases something, so that no row can be of more than the round after it.
-    """
-    checkpoint = folder.checkpoint()
-    made = checkpoint.round if checkpoint else 0
-    seen = last_round(folder.path, "user_epsilon")
-    if seen > made + 1:
-        raise DataError(
-            f"{folder.path}: has rows of round {seen}, but "
-            + (f"its checkpoint is one after {made}" if made else "no checkpoint")
-            + ": what was released since is on no record, so the run cannot go on: bring the newest checkpoint back "
-            "from a copy, or start a new run"
-        )
-
-
-def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
-    """Return how many updates a run's ledger has; raise what keeps it from continuing, before any row is dropped.
-
-    DataError: its ledger is damaged or ends before its checkpoint.
-    """
-    checkpoint = folder.checkpoint()
-    if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
-        return 0
-    made = checkpoint.round if checkpoint else 0
-    with Ledger.open(folder.ledger, expect=prepared.plan.header()) as ledger:
-        if ledger.version < made:
-            raise DataError(
-                f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
-                "end was lost, so the run cannot go on; start a new one with --out"
-            )
-        ledger.load_snapshot(RESUMED, made)  # what it goes on from is checked before any row is dropped
-        return ledger.version
 
 
 def from_ledger(
@@ -264,9 +195,7 @@ def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) ->
     """A client's steps follow one another: a gap is no ledger of a run."""
     step = ledger.since(0, updates).of(client).step
     if not np.array_equal(step, np.repeat(np.arange(len(step) // count), count)):
-        raise DataError(
-            f"the ledger lacks steps of client {client}: it is damaged; bring it back from a copy"
-        )
+        raise DataError(f"the ledger lacks steps of client {client}: it is damaged; restore it from a copy")
 
 
 def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool = False) -> bool | None:
@@ -280,4 +209,145 @@ def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool =
             f"the model of {party} rebuilt from the ledger after update {updates} is not the one on record; another "
             "machine or other library versions (compare environment.json)"
         )
+    return True
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replayed run: parameters by party after `updates`, and whether the record could confirm them.
+
+    verified: every server loss on the way, and at the end of the record the final parameters, had the same bits.
+    ledger: the digest of the run's ledger, which holds what the rows say was released; None if the run has none.
+    unchecked: what could not be checked, and why; "" if all was.
+    """
+
+    models: Mapping[str, np.ndarray]
+    updates: int
+    verified: bool
+    ledger: str | None = None
+    unchecked: str = ""
+
+
+def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Replayed:
+    """Run the recorded order of services again under the virtual clock, with the recorded releases.
+
+    at: stop after so many updates (default: all that were recorded); moved: where the data are now, see
+    `RunFolder.open`. Raises DataError if the folder is no run, InputError if `at` is outside the record,
+    ReplayMismatch at the first update whose bits differ, or if rows and ledger do not agree on what was released.
+    """
+    folder = RunFolder.open(path, moved)
+    folder.require_own_record()
+    rows = folder.rows()
+    recorded = _unbroken(rows["service"].column("round").to_pylist())
+    updates = recorded if at is None else at
+    if not 0 < updates <= recorded:
+        raise InputError(
+            f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}"
+            if recorded
+            else f"{path}: no update is on record; there is nothing to replay"
+        )
+    spec = folder.spec()
+    if spec.one_model:
+        raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
+    experiment = cast(PreparedVertical, prepared_again(spec, folder))
+    unchecked = _check_what_can_be(experiment, folder)
+    check_recomputable(experiment, path)
+    if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):
+        raise NotRecomputable(f"{path}: {why}")
+    digest = _compared(experiment, folder, rows)
+    experiment = experiment.with_record(released(rows, None), continues=False)
+    recorder = Recorder(frozenset({"staleness", "message"}))
+    models = serve_again(experiment, rows, updates, recorder)
+    _compare_losses(rows, recorder.drain(), updates)
+    return Replayed(models, updates, check_models(rows, models, updates), digest, unchecked)
+
+
+def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
+    """Check scenario and data; return what cannot be checked, since a copy lacks the operator's file.
+
+    A replay may do without: it compares every loss, which other training rows would change.
+    """
+    if (folder.path / OPERATOR).is_file():
+        check_same(experiment, folder)
+        return ""
+    check_scenario(folder, scenario_sha256(experiment.spec))
+    return f"whether these are the run's data: {folder.path} has no {OPERATOR}, with the key of their digest"
+
+
+def _unbroken(rounds: Sequence[int]) -> int:
+    """Return up to which round the record is whole: a kill loses the services whose answers were on their way."""
+    known, last = set(rounds), 0
+    while last + 1 in known:
+        last += 1
+    return last
+
+
+def _compared(experiment: PreparedVertical, folder: RunFolder, rows: Rows) -> str | None:
+    """Compare ledger and rows; return the ledger's digest."""
+    with ledger_of(experiment, folder) as ledger:
+        if ledger is None:
+            return None
+        compare(rows, ledger)
+        return ledger.digest
+
+
+def serve_again(
+    experiment: PreparedVertical,
+    rows: Rows,
+    updates: int,
+    recorder: Recorder,
+    privacy_filter: PrivacyFilter | None = None,
+) -> dict[str, np.ndarray]:
+    """Serve the recorded order: each client wakes when its services' round numbers strike. Return all parameters.
+
+    privacy_filter: hears of every release and the rows that it is about.
+    """
+    epochs: dict[int, list[float]] = {}
+    service = rows["service"].sort_by("round")
+    for client, round in zip(
+        service.column("client").to_pylist(), service.column("round").to_pylist(), strict=True
+    ):
+        epochs.setdefault(client, []).append(float(round))
+    clients = len(experiment.clients)
+    none = DelayModel([0.0] * clients, "constant", Key(0))
+    timing = Timing(Trace(epochs), none, none, instant(clients))
+    device = experiment.local_device
+    with one_thread(experiment.engine):
+        server = experiment.server.make(device)
+        roles = [factory.make(device) for factory in experiment.clients]
+        server_loop = ServerLoop(
+            server, privacy_filter or NoPrivacyFilter(), recorder, Budget(updates=updates)
+        )
+        host = LocalExecutor(roles)
+        VirtualRun(server_loop, host, timing, Scoring(split_score(server, host, clients), updates)).run()
+    return parameters(server, roles)
+
+
+def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
+    """The server's training loss depends on every bit that came before it."""
+
+    def losses(rows: Rows) -> dict[int, float]:
+        table = rows["service"]
+        return dict(zip(table.column("round").to_pylist(), table.column("loss").to_pylist(), strict=True))
+
+    was, now = losses(recorded), losses(again)
+    for round in range(1, updates + 1):
+        a, b = was[round], now.get(round, math.nan)
+        if a != b and not (math.isnan(a) and math.isnan(b)):
+            raise ReplayMismatch(
+                f"update {round}: the server's loss was {a!r} and is {b!r} on replay; another machine, other library "
+                "versions or other data (compare environment.json)"
+            )
+
+
+def check_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
+    """Return whether the record has the models after this update. Raises ReplayMismatch if they are others."""
+    recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates}
+    if not recorded:
+        return False
+    for party, values in models.items():
+        if recorded.get(party) != sha256(values):
+            raise ReplayMismatch(
+                f"the final parameters of {party} are not those on record, though all losses agree"
+            )
     return True

@@ -1,6 +1,6 @@
 """A vertical run's ledger: every release is written there before the answer that carries it leaves the server.
 
-So the ledger, not the rows (which are written every few seconds), is the record of what was released: whoever is lost
+So the ledger, not the rows (which are written every few seconds), is the record of what was released: a lost party
 is rebuilt from it, and whatever it holds is sent again, never drawn again.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import array
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import DirectionSeeds, Key
@@ -114,7 +115,6 @@ class LedgerServer:
 
     @property
     def uploads(self) -> Mapping[int, int]:
-        """Uploads served of each client."""
         return dict(self._uploads)
 
     def awaited(self) -> Iterator[int]:
@@ -136,7 +136,7 @@ class LedgerServer:
         if self._entered < self._known:
             raise ReplayMismatch(
                 f"the ledger holds {self._known} updates, of which {self._known - self._entered} cannot be served "
-                "again; bring the run's folder back from a copy"
+                "again; restore the run's folder from a copy"
             )
 
     def past(self, client: int, before: Order | None = None) -> Past:
@@ -236,7 +236,7 @@ def recorded(rows: pa.Table, ledger: Ledger | None) -> Recorded:
 
     rows: with the columns of `Recorded` at the least. Raises ReplayMismatch where rows and ledger differ.
     """
-    columns = [rows.column(name).to_numpy() for name in Recorded._fields]
+    columns = [array(rows.column(name)) for name in Recorded._fields]
     if ledger is None:
         return _once(*columns)
     kept = ledger.since(0)
@@ -267,7 +267,7 @@ def compare(rows: Rows, ledger: Ledger) -> None:
     if len(recorded(rows["release"], ledger).value) > ledger.entries:
         raise ReplayMismatch(
             f"the ledger lacks releases that the rows have ({ledger.entries} of {rows['release'].num_rows} are there), "
-            "though each is written there first; bring it back from a copy"
+            "though each is written there first; restore it from a copy"
         )
 
 
@@ -280,12 +280,12 @@ def _once(client: np.ndarray, step: np.ndarray, perturbation: np.ndarray, value:
 
 
 def _begins(columns: Sequence[np.ndarray], first: Sequence[np.ndarray]) -> bool:
-    """Tell whether columns begin with others, as a ledger's do with those of rows that nobody has changed."""
+    """Return whether columns begin with others, as a ledger's do with those of rows that nobody has changed."""
     return all(np.array_equal(column[: len(part)], part) for column, part in zip(columns, first, strict=True))
 
 
 def _like_the_next(found: Recorded) -> np.ndarray:
-    """Tell which releases have the address of the one after them, bool [n]."""
+    """Return which releases have the address of the one after them, bool [n]."""
     like = np.zeros(len(found.value), bool)
     like[:-1] = np.all([column[1:] == column[:-1] for column in found[:3]], axis=0)
     return like

@@ -1,7 +1,7 @@
 """What every run does, wherever its parties are: serve, take the checkpoints that are due, stop, and report facts.
 
 A run in this process and a server actor hold one `RunCore` each. They differ in the sink: rows and checkpoints go to
-a `RowWriter` here, to a queue that the driver empties on Ray. What vertical and horizontal runs do differently stands
+a `RowWriter` here, to a queue that the driver empties on Ray. What vertical and horizontal runs do differently is
 in `run_vertical` and `run_horizontal`.
 """
 
@@ -21,7 +21,7 @@ from raydpzv.privacy.release import Spent
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
-from raydpzv.segments.continuation import RunSegment
+from raydpzv.segments.run_segments import RunSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
@@ -69,7 +69,7 @@ class StopAt:
         self._reached = self._until is not None and updates >= self._until
 
     def is_set(self) -> bool:
-        """Tell whether the run is to end."""
+        """Return whether the run is to end."""
         return self._reached or self._stop.is_set()
 
 
@@ -87,11 +87,21 @@ class RunControls:
     keep_evaluated: bool = False
 
 
-class RunCore(ABC):
-    """One run's server loop with its privacy account, rows and checkpoints.
+@dataclass(frozen=True)
+class RunParts:
+    """What a run's loop works with: its ledger, if it keeps one, where checkpoints go, and how it is steered.
 
-    server: keeps the ledger, if there is one. checkpoint: where the run resumes; None: at its start.
+    checkpoint: where the run resumes; None: at its start.
     """
+
+    ledger: Ledger | None
+    sink: Sink
+    controls: RunControls
+    checkpoint: Checkpoint | None
+
+
+class RunCore(ABC):
+    """One run's server loop with its privacy account, rows and checkpoints. server: keeps the ledger, if any."""
 
     rounds = False
     """Whether checkpoints are taken after rounds; else they are taken between two events."""
@@ -103,17 +113,10 @@ class RunCore(ABC):
     clock: WallClock | None = None
     """Under the wall clock: the run's clock, since `open_wall`."""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        server: Server,
-        ledger: Ledger | None,
-        sink: Sink,
-        controls: RunControls,
-        checkpoint: Checkpoint | None,
-    ) -> None:
-        self._sink, self._controls = sink, controls
-        self._ledger, self._checkpoint = ledger, checkpoint
+    def __init__(self, prepared: Prepared, server: Server, parts: RunParts) -> None:
+        controls = parts.controls
+        self._sink, self._controls = parts.sink, controls
+        self._ledger, self._checkpoint = parts.ledger, parts.checkpoint
         self._every = prepared.spec.evaluate.every
         self.privacy_filter = prepared.privacy_filter()
         self.recorder = Recorder(prepared.skipped_rows(), self.privacy_filter.epsilons)
@@ -209,7 +212,7 @@ class RunCore(ABC):
         self._sink.settle()
 
     def _due(self, *, now: bool = False) -> bool:
-        """Tell whether a checkpoint is due, or wanted now.
+        """Return whether a checkpoint is due, or wanted now.
 
         After the last update there is nothing to resume: a continuation would make one more.
         """
@@ -221,7 +224,7 @@ class RunCore(ABC):
 
     @abstractmethod
     def _virtual_run(self, host: Executor, hooks: LoopHooks) -> VirtualRun:
-        """Return the run under the virtual clock, its roles brought to the checkpoint."""
+        """Return the run under the virtual clock, its roles restored to the checkpoint."""
 
     @abstractmethod
     def _virtual_checkpoint(self, run: VirtualRun) -> Checkpoint:

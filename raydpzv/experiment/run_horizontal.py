@@ -20,13 +20,13 @@ from raydpzv.experiment.model_evaluator import (
     SnapshotWriter,
     WeightsEvaluator,
 )
-from raydpzv.experiment.run_core import RunControls, RunCore, Sink
+from raydpzv.experiment.run_core import RunCore, RunParts
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
-from raydpzv.segments.pull_segment import PullSegment
+from raydpzv.segments.run_segments import PullSegment
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
@@ -57,19 +57,11 @@ class HorizontalCore(RunCore):
     snapshots: SnapshotWriter
     own_models: Callable[[int], ClientModels]
 
-    def __init__(
-        self,
-        prepared: PreparedHorizontal,
-        ledger: Ledger | None,
-        sink: Sink,
-        controls: RunControls,
-        checkpoint: Checkpoint | None,
-        device: str = "cpu",
-    ) -> None:
-        self._prepared, self.server = prepared, prepared.server(ledger, device)
-        if checkpoint:
+    def __init__(self, prepared: PreparedHorizontal, parts: RunParts, device: str = "cpu") -> None:
+        self._prepared, self.server = prepared, prepared.server(parts.ledger, device)
+        if checkpoint := parts.checkpoint:
             self.server.restore(checkpoint.round, checkpoint.weights)
-        super().__init__(prepared, self.server, ledger, sink, controls, checkpoint)
+        super().__init__(prepared, self.server, parts)
         self.rounds = not prepared.asynchronous
         self.resume_point: ResumePoint | None = None
 
@@ -102,7 +94,7 @@ class HorizontalCore(RunCore):
         return Checkpoint(updates, state, self.server.state())
 
     def bring_segment(self) -> None:
-        """Bring rows and accounts to where a segment starts under the wall clock."""
+        """Restore rows and accounts to the start of a segment under the wall clock."""
         assert self._ledger is not None
         self.segment = PullSegment(self.server_loop, self.recorder, self._checkpoint)
         self.segment.bring(self._ledger, accounted=self._prepared.setting is not None)
@@ -122,21 +114,17 @@ class HorizontalCore(RunCore):
 class HorizontalParties:
     """The server and the clients of a horizontal run in this process."""
 
-    def __init__(
-        self,
-        prepared: PreparedHorizontal,
-        ledger: Ledger | None,
-        sink: Sink,
-        controls: RunControls,
-        checkpoint: Checkpoint | None,
-    ) -> None:
+    def __init__(self, prepared: PreparedHorizontal, parts: RunParts) -> None:
+        ledger, checkpoint = parts.ledger, parts.checkpoint
         self._prepared, self._ledger, self._device = prepared, ledger, prepared.local_device
-        self.core = core = HorizontalCore(prepared, ledger, sink, controls, checkpoint, self._device)
+        self.core = core = HorizontalCore(prepared, parts, self._device)
         self._client_group = group = prepared.client_group(ledger, self._device)
         self.host = GroupExecutor(group, measured=prepared.measured)
         core.watch(_view(prepared, core.server, group, self.host, self._device))
         core.own_models = lambda version: cast(OwnModels, group).models()
-        self._resume_point = core.resume_point = ResumePoint(ledger if controls.keeps else None, core.view)
+        self._resume_point = core.resume_point = ResumePoint(
+            ledger if parts.controls.keeps else None, core.view
+        )
         self._hosts: list[ClientGroup] = []
         if checkpoint:
             if kept := own_models(checkpoint):
@@ -147,7 +135,7 @@ class HorizontalParties:
         warm_up(self._prepared, self._device)
 
     def bring_segment(self) -> None:
-        """Build the hosts' clients, and bring rows and accounts to where a segment starts under the wall clock."""
+        """Build the hosts' clients, and restore rows and accounts to the start of a segment under the wall clock."""
         hosts = range(local_hosts(self._prepared))
         self._hosts = [self._prepared.client_group(self._ledger, self._device) for _ in hosts]
         self.core.bring_segment()

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from raydpzv.experiment.release_ledger import LedgerServer, with_ledger
-from raydpzv.experiment.run_core import RunControls, RunCore, Sink
+from raydpzv.experiment.run_core import RunCore, RunParts
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
-from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import PartyCheckpoints
-from raydpzv.segments.wall_segment import WallSegment
+from raydpzv.segments.run_segments import WallSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
@@ -35,17 +34,9 @@ class VerticalCore(RunCore):
     segment: WallSegment
     wall: LockedServerLoop
 
-    def __init__(
-        self,
-        prepared: PreparedVertical,
-        server: VerticalServer,
-        ledger: Ledger | None,
-        sink: Sink,
-        controls: RunControls,
-        checkpoint: Checkpoint | None,
-    ) -> None:
-        self._prepared, self._server = prepared, with_ledger(prepared, server, ledger)
-        super().__init__(prepared, self._server, ledger, sink, controls, checkpoint)
+    def __init__(self, prepared: PreparedVertical, server: VerticalServer, parts: RunParts) -> None:
+        self._prepared, self._server = prepared, with_ledger(prepared, server, parts.ledger)
+        super().__init__(prepared, self._server, parts)
         self.ledger_server = self._server if isinstance(self._server, LedgerServer) else None
 
     def _virtual_run(self, host: Executor, hooks: LoopHooks) -> VirtualRun:
@@ -60,7 +51,7 @@ class VerticalCore(RunCore):
         return self._parties.take(run)
 
     def bring_segment(self, host: Executor) -> None:
-        """Bring roles to where a segment starts under the wall clock; host: does the clients' work until then."""
+        """Restore roles to the start of a segment under the wall clock; host: does the clients' work until then."""
         clients = self._prepared.spec.split.clients
         self.segment = WallSegment(
             self.server_loop, self.recorder, clients, self._checkpoint, self.ledger_server
@@ -90,18 +81,11 @@ class VerticalCore(RunCore):
 class VerticalParties:
     """The server and the clients of a vertical run in this process."""
 
-    def __init__(
-        self,
-        prepared: PreparedVertical,
-        ledger: Ledger | None,
-        sink: Sink,
-        controls: RunControls,
-        checkpoint: Checkpoint | None,
-    ) -> None:
+    def __init__(self, prepared: PreparedVertical, parts: RunParts) -> None:
         self._prepared, self._device = prepared, prepared.local_device
         self._server = prepared.server.make(self._device)
         self._clients = [factory.make(self._device) for factory in prepared.clients]
-        self.core = VerticalCore(prepared, self._server, ledger, sink, controls, checkpoint)
+        self.core = VerticalCore(prepared, self._server, parts)
         self.host = LocalExecutor(self._clients)
         self._loops: list[ClientLoop] = []
 

@@ -73,6 +73,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "peak_accuracy": metrics.peak_accuracy(rows["evaluation"]),
         **metrics.final_areas(rows["auc"]),
         **{name: metrics.final_score(rows[name], name) for name in ("balanced_accuracy", "concordance")},
+        **_measures(rows),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
         "largest_class_share": max(shares),
@@ -99,6 +100,12 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         **({"faults": rows["fault"].to_pylist()} if rows["fault"].num_rows else {}),
         **ending.facts,
     }
+
+
+def _measures(rows: Rows) -> dict[str, Any]:
+    """Return each further measure at the last evaluation of the test rows; {} of runs without any."""
+    found = metrics.measures(rows["measure"])
+    return {"measures": {name: float(values[-1]) for name, (_, values) in found.items()}} if found else {}
 
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,25 +13,24 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.vertical import Part, by_view, partition, without_client
 from raydpzv.errors import InputError
-from raydpzv.experiment.initial_model import BottomPlan, FirstModel, bottom_model
+from raydpzv.experiment.initial_model import BottomPlan, bottom_model
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import (
+    Prepared,
     TableChange,
     class_shares,
     fingerprint,
     load_scenario,
+    own_measures,
     unrecorded_noise,
 )
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
-from raydpzv.lazy_import import torch
-from raydpzv.ledger.header import Header
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records import metrics
-from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.store import Rows
 from raydpzv.settings.party_names import client_number
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
@@ -41,7 +41,7 @@ Releases = Mapping[Address, float]
 
 
 @dataclass(frozen=True)
-class PreparedVertical:
+class PreparedVertical(Prepared):
     """A scenario with its data loaded, its parties' factories ready and its privacy setting known.
 
     numbers: which row of the table as it was read each training row is, int [D]; unused: the columns that no client
@@ -59,19 +59,11 @@ class PreparedVertical:
     unused: tuple[str, ...] = ()
     secret: int | None = field(default=None, repr=False)
 
-    counts_segments, under_way = False, 0
-    releases_again = awaits_checkpoints = False
-    ledger_of_releases = True
-    lateness_by_client, user_parts = True, None
-    fsync = False
+    ledger_of_releases = lateness_by_client = True
 
     @property
     def setting(self) -> ReleasePlan | None:
         return self.privacy.claims
-
-    @property
-    def engine(self) -> str:
-        return self.spec.model.engine
 
     @property
     def averages_after(self) -> int | None:
@@ -84,43 +76,21 @@ class PreparedVertical:
         return {"updates": metrics.updates(service), "staleness": staleness}
 
     @property
-    def local_device(self) -> str:
-        resources = self.spec.resources
-        shares = (resources.client_gpus, resources.server_gpus)
-        each = [share for of in shares for share in (of if isinstance(of, tuple) else (of,))]
-        wanted = any(share == "auto" or float(share) > 0 for share in each)
-        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the data that actors are given: each client's columns, the server's labels."""
         columns = [array for client in self.clients for array in (client.x_train, client.x_held_out)]
         labels = (self.server.y_train, self.server.y_held_out, self.numbers)
         return sum(array.nbytes for array in (*columns, *labels))
 
-    def object_store_bytes(self, actors: int) -> int:
-        return self.nbytes
-
     @property
     def unrecorded(self) -> str | None:
         return unrecorded_noise(self.spec, self.privacy)
-
-    @property
-    def no_segment(self) -> str | None:
-        return self.spec.no_segment
-
-    def checkpoint_policy(self) -> CheckpointPolicy | None:
-        record = self.spec.record
-        if self.unrecorded or self.no_segment:
-            return None
-        return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
         return privacy_filter(self.setting, self.spec.budget.epsilon, self.spec.budget.adversary)
 
     def budget(self) -> Budget:
-        b = self.spec.budget
-        return Budget(self.privacy.updates, b.seconds, b.bytes)
+        return replace(super().budget(), updates=self.privacy.updates)
 
     @property
     def barrier(self) -> int:
@@ -132,9 +102,8 @@ class PreparedVertical:
             return None
         return BottomPlan(self.spec, tuple(c.x_train.shape[1:] for c in self.clients))
 
-    def ledger_header(self) -> Header | None:
-        plan = self.plan()
-        return plan.header() if plan else None
+    def ledger_plan(self) -> BottomPlan | None:
+        return self.plan()
 
     def fingerprint(self, key: bytes) -> dict[str, Any]:
         arrays = [array for c in self.clients for array in (c.x_train, c.x_held_out)]
@@ -145,18 +114,18 @@ class PreparedVertical:
         return found | (plan.facts() if plan else {}) | weights_sha256(words)
 
     def class_shares(self) -> list[float]:
+        if self.server.y_held_out.dtype.kind == "f":
+            return [math.nan]
         tested = len(self.server.y_held_out) - self.server.validated
         return class_shares(self.server.y_held_out[:tested], self.server.classes)
 
-    def own_models(self) -> dict[str, FirstModel]:
-        plan = self.plan()
-        return plan.own_models() if plan else {}
+    def measures(self) -> tuple[str, ...]:
+        return own_measures(self.spec, self.server.y_held_out, self.server.outputs)
 
     def model_names(self) -> list[str]:
         return ["server", *(f"client {m}" for m in range(len(self.clients)))]
 
     def model_name(self, party: str | int | None) -> str:
-        """Return "server", or the name of a client's model."""
         if party == "server":
             return party
         if party is None:
@@ -170,7 +139,6 @@ class PreparedVertical:
         return f"client {client}"
 
     def flat_model(self, name: str) -> FlatModel:
-        """Return a party's model before the first update."""
         if name == "server":
             return FlatModel(self.server.head, Key(self.spec.seed) / "server")
         client = int(name.partition(" ")[2])
@@ -203,7 +171,7 @@ def prepare_vertical(
         train.x.shape[1:], spec.split, train.features
     )
     privacy = privacy_setting(spec, train.rows)
-    if secret is None and spec.method.coins == "system":
+    if secret is None and spec.secret_coins:
         secret = secrets.randbits(256)
     coins = Key(spec.seed if secret is None else secret)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)

@@ -144,7 +144,7 @@ def _content(header: Header) -> dict[str, Any]:
 
 
 def _sealed(content: dict[str, Any]) -> bool:
-    """Tell whether the content has its own sha256, so that an unknown format is one and not damage."""
+    """Return whether the content has its own sha256, so that an unknown format is one and not damage."""
     rest = {name: value for name, value in content.items() if name != "sha256"}
     return hashlib.sha256(_canonical(rest)).hexdigest() == content.get("sha256")
 

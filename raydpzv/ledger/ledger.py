@@ -98,7 +98,7 @@ class Ledger:
     def begin_writing(self) -> None:
         """Become the one writer of a ledger that is open for reading, or was closed; drop a torn record.
 
-        Only the last segment and later ones are read again: the chain tells whether all before is unchanged.
+        Only the last segment and later ones are read again: the chain shows whether all before is unchanged.
         Raises as `open` does.
         """
         with self._mutex:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import array
 from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, Slice, bounds, frozen, links
 from raydpzv.ledger.files import damaged
 from raydpzv.ledger.segment import BLANK, CLOSE, OPEN, SEALED, U8, Segment
@@ -132,13 +133,13 @@ def _series(data: bytes, place: int) -> _Series | None:
 
 
 def _closed(data: bytes, place: int) -> bool:
-    """Tell whether a record's end lies at or after `place`: the record there is then damaged, not torn."""
+    """Return whether a record's end lies at or after `place`: the record there is then damaged, not torn."""
     words = np.frombuffer(data, U8, (len(data) - place) // 8, place)
     return bool((words >> np.uint64(32) == CLOSE).any())
 
 
 def _columns(table: pa.Table) -> dict[str, Array]:
-    return {name: table[name].combine_chunks().to_numpy() for name in table.column_names if name != "check"}
+    return {name: array(table[name]) for name in table.column_names if name != "check"}
 
 
 def _chained(

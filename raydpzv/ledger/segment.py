@@ -1,13 +1,13 @@
 """Segments: the bytes of a part of the log (read and checked in `reading`).
 
-A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata tells its number, the version
+A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata has its number, the version
 before it and the chain's value there.
 
 An open segment has one record batch per update and, after the ledger's columns, `chain` (64 bits of the chain's
 value, the same for all entries of the update) and `check` (0 but at the update's last entry: there a constant and
 the CRC of the whole record). `check` closes a record: bytes at the end of the file without it are a torn record.
 A sealed segment has one compressed batch without `check`; the metadata also holds the chain's value at its end,
-and after the stream stands the sha256 of all bytes before.
+and after the stream is the sha256 of all bytes before.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import numbers
 from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice
 
 U8 = np.dtype("<u8")
@@ -107,7 +108,7 @@ def _frame(n: int) -> tuple[bytes, Callable[..., bytes]]:
 
     The message ends with the last entry's `check`, which is left out. Gaps between columns and all other checks are 0.
     """
-    batch = pa.record_batch([pa.array(np.zeros(n, f.type.to_pandas_dtype())) for f in OPEN], schema=OPEN)
+    batch = pa.record_batch([numbers(np.zeros(n, f.type.to_pandas_dtype())) for f in OPEN], schema=OPEN)
     data = batch.serialize()
     message = pa.ipc.read_message(data)
     begin = message.body.address - 8 - message.metadata.size
@@ -131,11 +132,11 @@ def seal(segment: Segment, number: int) -> bytes:
     schema = SEALED.with_metadata(about)
     starts = b"".join([chain[:8] for chain in segment.chains[1:]])
     marks = np.repeat(np.frombuffer(starts, U8), np.diff(segment.bounds))
-    arrays = [pa.array(getattr(segment.entries, name)) for name in COLUMNS]
+    arrays = [numbers(getattr(segment.entries, name)) for name in COLUMNS]
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        writer.write_batch(pa.record_batch([*arrays, pa.array(marks)], schema=schema))
+        writer.write_batch(pa.record_batch([*arrays, numbers(marks)], schema=schema))
     data: bytes = sink.getvalue().to_pybytes()
     return data + hashlib.sha256(data).digest()
 

@@ -265,7 +265,7 @@ class VerticalMethod(MethodDescriptor[C]):
 
     noise: where noise of [privacy] falls, None for a method that adds none. barrier: for how many clients' uploads the
     server waits before it answers. With a rule, its clients can be rebuilt from the ledger (they are `Rebuildable`).
-    fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
+    fits: raises SpecError if the settings do not fit a client's bottom model with so many layers before the last.
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
     unrecorded: noise that no record keeps, so that a run neither continues nor is computed again, or None.

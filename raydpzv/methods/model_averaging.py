@@ -30,7 +30,7 @@ def tail_begin(share: float | None, updates: int | None, gathered: int) -> int |
 class ModelAverage:
     """Mean of a model's iterates after the updates past `begin`; of none if `begin` is None.
 
-    They are summed in float64 in the order in which they come, so that whoever takes the same holds the same bits.
+    They are summed in float64 in the order in which they come, so that equal summands give equal bits.
     """
 
     def __init__(self, begin: int | None) -> None:
@@ -38,7 +38,7 @@ class ModelAverage:
         self._sum_d: npt.NDArray[np.float64] = np.zeros(0)
 
     def covers(self, update: int) -> bool:
-        """Tell whether the iterate after this update of the ledger belongs to the tail."""
+        """Return whether the iterate after this update of the ledger belongs to the tail."""
         return self._begin is not None and update > self._begin
 
     def before(self, updates: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""A model that follows a ledger: whoever replays the same updates from the same start holds the same bits."""
+"""A model that follows a ledger: equal updates from an equal start give equal bits."""
 
 from __future__ import annotations
 

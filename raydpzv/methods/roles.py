@@ -58,7 +58,7 @@ class Order(NamedTuple):
         None  # what the client, called upon, sends before it is answered; None: nothing
     )
     version: int = 0  # the ledger's update that the answer carries, from 1; 0: it carries none
-    asks: bool = False  # True: the next activation begins with a request, and goes on with the answer to it
+    asks: bool = False  # True: the next activation begins with a request, and continues with the answer to it
 
 
 _NO_ROWS = np.zeros(0, np.int32)
@@ -227,12 +227,12 @@ class OwnModels(ClientGroup, Protocol):
         ...
 
     def drift(self, version: int) -> Drift:
-        """Bring every client that ever took part to `version` and compare it with the model of the ledger."""
+        """Update every client that ever took part to `version` and compare it with the model of the ledger."""
         ...
 
 
 class ResumableServer(Server, Protocol):
-    """A server of rounds, which a checkpoint can bring back."""
+    """A server of rounds, which a checkpoint can restore."""
 
     def state(self) -> np.ndarray | None:
         """Return what a checkpoint must keep beside what ledger and key give: one array, or None."""

@@ -1,4 +1,4 @@
-"""Models that a user brings: a module, or a class or function that makes one."""
+"""A user's own models: a module, or a class or function that makes one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
 
 
 def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
-    """Tell whether perturbing layer by layer, as a large model is, has the bits of perturbing the whole vector."""
+    """Return whether perturbing layer by layer, as a large model is, has the bits of perturbing the whole vector."""
     layerwise = perturbation(model.module, model.flat, model.offsets)
     if isinstance(layerwise, WholePerturbation):
         return True
@@ -99,7 +99,7 @@ def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
 
 
 def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) -> Iterator[bool]:
-    """Tell whether scores stay as they are while other records of the batch change.
+    """Return whether scores stay as they are while other records of the batch change.
 
     Records whose number has a bit set change together, for each bit and its opposite: of any two records each changes
     once while the other stays.

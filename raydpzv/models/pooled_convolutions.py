@@ -35,7 +35,7 @@ class PooledConvolutions:
 
     @staticmethod
     def match(module: nn.Module, shape: tuple[int, ...]) -> bool:
-        """Tell whether a network is of this kind, and records of this shape are of a size that goes with it."""
+        """Return whether a network is of this kind, and records of this shape are of a size that goes with it."""
         layers = list(module.children())
         if type(module) is not nn.Sequential or tuple(map(type, layers)) != _LAYERS:
             return False

@@ -54,7 +54,7 @@ def useful(claim: Claim) -> bool:
 
 
 def standing(claim: Claim) -> str:
-    """Return whether the claim's ε is proved; an infinite ε bounds nothing, whoever states it."""
+    """Return whether the claim's ε is proved; an infinite ε bounds nothing."""
     if math.isinf(epsilon_of(claim)):
         return NOTHING
     if not claim["holds"]:
@@ -68,7 +68,7 @@ def unit(claim: Claim) -> str:
 
 
 def of_users(claims: Sequence[Claim]) -> bool:
-    """Tell whether privacy is one user's."""
+    """Return whether privacy is one user's."""
     return any(unit(claim).startswith("one user") for claim in claims)
 
 
@@ -205,7 +205,7 @@ def stated(summary: Mapping[str, Any]) -> Verdict:
 
 
 def withheld(summary: Mapping[str, Any]) -> bool:
-    """Tell whether what no ε covers stays with the operator: an ε is proved, useful or not."""
+    """Return whether what no ε covers stays with the operator: an ε is proved, useful or not."""
     return summary.get("proved", summary.get("private")) is True
 
 

@@ -14,7 +14,7 @@ UNCHARGED = (
 """What no ε here ever includes."""
 
 COUNTS_KNOWN = ", its record counts known"
-"""Ends the unit of a claim against somebody who is told how many records a user has in each silo."""
+"""Ends the unit of a claim against somebody who knows how many records a user has in each silo."""
 
 
 @dataclass(frozen=True)

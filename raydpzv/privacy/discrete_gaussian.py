@@ -98,7 +98,7 @@ class _Uniform:
         self._number, self._bits, self._source = first, bits, source
 
     def below(self, exponent: Fraction) -> bool:
-        """Tell whether it is below e^−exponent."""
+        """Return whether it is below e^−exponent."""
         while True:
             high = _precise(self._bits + 64)
             bound = high.exp(-high.mpf(exponent.numerator) / exponent.denominator) * high.mpf(2) ** self._bits

@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.privacy import gdp
+from raydpzv.privacy.brent import RTOL, STEPS
 from raydpzv.zo.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
 
-_XTOL, _RTOL, _STEPS = 1e-14, float(4 * np.finfo(float).eps), 100
-"""What `gdp.epsilon_of` asks of brentq, and brentq's own defaults."""
+_XTOL = 1e-14
+"""What `gdp.epsilon_of` asks of brentq."""
 _FEW = 40
 """Values that are sooner solved one by one."""
 _brent_step = Kernel("brent_step", "raydpzv.privacy.brent_kernel")
@@ -109,10 +110,10 @@ def _brent(function: Callable[[Array, Any], Array], low: Array, high: Array) -> 
     of = of[(f_low != 0) & (f_high != 0)]
     if (np.signbit(f_low[of]) == np.signbit(f_high[of])).any():
         raise ValueError("f(a) and f(b) must have different signs")
-    for _ in range(_STEPS):
-        of = of[: _brent_step(state, of, _XTOL, _RTOL)]
+    for _ in range(STEPS):
+        of = of[: _brent_step(state, of, _XTOL, RTOL)]
         if not len(of):
             roots: Array = state[2]
             return roots
         state[3, of] = function(state[2, of], of)
-    raise RuntimeError(f"no convergence after {_STEPS} steps")
+    raise RuntimeError(f"no convergence after {STEPS} steps")

@@ -30,7 +30,6 @@ from raydpzv.privacy.calibration import (
     expected_participations,
     paper_epsilon,
     paper_mu,
-    planned_participations,
 )
 from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
@@ -85,17 +84,8 @@ class MeanReleasePlan(BatchReleasePlan):
 
     @property
     def participations(self) -> int:
-        """The most releases one record takes part in: counted, or bounded for every arrival order."""
-        if self.made is not None:
-            return self.made.counted
-        return planned_participations(
-            batches=self.batches,
-            releases=self.releases,
-            rows=self.rows,
-            batch=self.batch,
-            clients=self.clients,
-            perturbations=self.per_upload,
-        )
+        """The most releases one record takes part in."""
+        return self.most_participations(self.releases, self.batch, self.clients)
 
     @property
     def load(self) -> float:
@@ -123,7 +113,7 @@ class MeanReleasePlan(BatchReleasePlan):
         if self.sigma == 0:
             return "no noise is added to the releases"
         if self.noise == "seeded":
-            return "the noise comes from a seed, and whoever has the seed subtracts it"
+            return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
 
     def obstacle(self) -> str:
@@ -328,7 +318,7 @@ class MeanAccount(ReleaseAccount):
         return paper_mu(self._releases + more, sigma=self._sigma, clip=plan.clip, rows=plan.rows)
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a batch is released whether it would take ε above the limit for this adversary.
+        """Return, before a batch is released, whether it would take ε above the limit for this adversary.
 
         External with hidden state is always exceeded: the final model holds state that was never noised. Where coins
         hide nobody it is the clients' ε.

@@ -75,7 +75,6 @@ class SystemNoise:
         self._random = random.SystemRandom()
 
     def release(self, mean: float, sigma: float, address: Address) -> float:
-        """Return mean + N(0, sigma²)."""
         return mean + self._random.gauss(0.0, sigma)
 
     def normal(self, count: int, address: Address) -> np.ndarray:
@@ -85,7 +84,6 @@ class SystemNoise:
         return np.asarray(ndtri(_system_uniform(count)))
 
     def uniform(self, count: int, address: Address) -> np.ndarray:
-        """Return uniform draws on [-1, 1]."""
         return 2 * _system_uniform(count) - 1
 
 

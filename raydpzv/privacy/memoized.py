@@ -165,7 +165,7 @@ class MemoizedAccount(ReleaseAccount):
         return PrivacyLoss(math.nan, self._plan.mu, self._plan.delta)
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell whether ε, which is the same after every upload, is above the limit."""
+        """Return whether ε, which is the same after every upload, is above the limit."""
         return self._plan.epsilon > limit
 
     def spent(self) -> Spent:

@@ -37,7 +37,7 @@ class Participations:
         self.most = self._largest(ids, releases, keeps=True)
 
     def restore(self, counts: npt.NDArray[np.int64]) -> None:
-        """Go on with the counts of another account, int64 [D]."""
+        """Continue with the counts of another account, int64 [D]."""
         self.counts, self.most = counts.copy(), int(counts.max(initial=0))
 
     def after(self, ids: Rows, releases: int) -> int:

@@ -49,20 +49,6 @@ def poisson_guess(*, noise_multiplier: float, rate: float, releases: int, relati
     return min(unsampled, _sampled_guess(noise_multiplier, rate, releases, relation))
 
 
-def poisson_epsilon_rdp(*, noise_multiplier: float, rate: float, releases: int, delta: float) -> float:
-    """Return the Rényi accountant's ε under add/remove: a second opinion, looser than the PLD.
-
-    For add/remove only: dp-accounting's RdpAccountant omits a factor of 2 for replace-one (its issue 378).
-    """
-    _require_sampling(noise_multiplier, rate, releases, "add_remove")
-    import dp_accounting
-    from dp_accounting import rdp
-
-    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    accountant.compose(_sampled_event(noise_multiplier, rate, releases))
-    return float(accountant.get_epsilon(delta))
-
-
 @functools.lru_cache(maxsize=256)
 def poisson_releases(
     *, noise_multiplier: float, rate: float, delta: float, budget: float, relation: str = "replace"
@@ -95,7 +81,7 @@ def discretisation(noise_multiplier: float, rate: float) -> float:
 
 
 def _too_wide(noise_multiplier: float, rate: float, releases: int) -> bool:
-    """Tell whether the loss distribution has too many points, or is composed too often, to be worked out.
+    """Return whether the loss distribution has too many points, or is composed too often, to be worked out.
 
     A bound on its mean, in grid steps: the points have ε in the hundreds where the grid is finest, else in thousands.
     """
@@ -108,7 +94,7 @@ def _unsampled_mu(noise_multiplier: float, releases: int, relation: str) -> floa
 
 
 def _not_sampled(noise_multiplier: float, rate: float, releases: int) -> bool:
-    """Tell whether sampling hides nothing, or is not worked out."""
+    """Return whether sampling hides nothing, or is not worked out."""
     return rate == 1 or noise_multiplier < 0.01 or _too_wide(noise_multiplier, rate, releases)
 
 
@@ -134,7 +120,8 @@ def _sampled(noise_multiplier: float, rate: float, releases: int, relation: str)
         neighbours.REPLACE_ONE if relation == "replace" else neighbours.ADD_OR_REMOVE_ONE,
         value_discretization_interval=discretisation(noise_multiplier, rate),
     )
-    accountant.compose(_sampled_event(noise_multiplier, rate, releases))
+    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise_multiplier))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, releases))
     return accountant
 
 
@@ -143,13 +130,6 @@ def _central_limit_releases(z: float, rate: float, mu: float, relation: str) -> 
     exponent = min(1 / z**2, 700.0)
     squared = rate**2 * (4 * math.sinh(exponent) if relation == "replace" else math.expm1(exponent))
     return int(min(max(mu**2 / max(squared, 1e-300), 1), _MOST))
-
-
-def _sampled_event(noise_multiplier: float, rate: float, releases: int) -> Any:
-    import dp_accounting
-
-    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise_multiplier))
-    return dp_accounting.SelfComposedDpEvent(sampled, releases)
 
 
 def _require_sampling(noise_multiplier: float, rate: float, releases: int, relation: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 
 from raydpzv.errors import RunError, SpecError, suggest
-from raydpzv.privacy.calibration import BATCHES
+from raydpzv.privacy.calibration import BATCHES, planned_participations
 from raydpzv.privacy.claim_words import PAPER, Verdict, judge
 from raydpzv.privacy.claims import UNCHARGED, Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
@@ -109,7 +109,7 @@ class RoundAttempt(Protocol):
 class ReleaseEvent(NamedTuple):
     """Releases made to or by a client on one batch.
 
-    ids: rows of the batch, or users that were drawn; none where nothing tells. attempt: at a round, of silos' sums.
+    ids: rows of the batch, or users that were drawn; none if unknown. attempt: at a round, of silos' sums.
     """
 
     client: int
@@ -127,7 +127,7 @@ class ReleaseAccount(ABC):
 
     @abstractmethod
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a release whether it would take ε above the limit; always, where nothing bounds that ε."""
+        """Return, before a release, whether it would take ε above the limit; always, where nothing bounds that ε."""
 
     @abstractmethod
     def spent(self) -> Spent:
@@ -184,7 +184,7 @@ class ReleasePlan(ABC):
 
     @property
     def under_way(self) -> int:
-        """Releases that a killed process may have made of which no record tells; those of records repeat."""
+        """Releases that a killed process may have made of which there is no record; those of records repeat."""
         return 0
 
     @property
@@ -370,6 +370,22 @@ class BatchReleasePlan(ReleasePlan):
     def protected(self) -> int:
         return self.rows
 
+    def most_participations(self, releases: int, rows: int, clients: int) -> int:
+        """Return the most releases one record takes part in: counted, or bounded for every arrival order.
+
+        releases: as planned; rows: of a release; clients: whose passes may meet.
+        """
+        if self.made is not None:
+            return self.made.counted
+        return planned_participations(
+            batches=self.batches,
+            releases=releases,
+            rows=self.rows,
+            batch=rows,
+            clients=clients,
+            perturbations=self.per_upload,
+        )
+
     @property
     def basis(self) -> str:
         """Whether the releases of one record were counted, in a note's words."""
@@ -415,7 +431,7 @@ def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
         raise SpecError(f'privacy.mode: "proved" proves nothing here: {"; ".join(missing)}')
     if plan.noise != "system":
         raise SpecError(
-            f'privacy.noise: "{plan.noise}" noise proves nothing, since whoever has its source subtracts it; mode '
+            f'privacy.noise: "{plan.noise}" noise proves nothing, since anyone with its source subtracts it; mode '
             '"proved" wants "system"'
         )
     if not 0 < plan.delta < 1:

@@ -16,7 +16,7 @@ embeds of held-out rows is post-processing.
 The DPZV papers say of their baselines only that they clip embeddings and add calibrated noise. VAFL Theorem 6 has
 c = O(B√K / (μD)), a constant left open. Two calibrations are offered: "counted", σ = 2S√n/μ with n the releases that a
 record takes part in by the plan, and "sampled", σ = 2S (B/D) √K/μ with K releases of batches, which is the argument
-(and the constant) of DPZV Theorem VI.5. The second is a claim: the batches are known to whoever sees the rows.
+(and the constant) of DPZV Theorem VI.5. The second is a claim: the batches are known to anyone who sees the rows.
 """
 
 # M clients, D rows, B batch, T updates, P releases per upload, S clip, K releases of batches, n_i releases of record
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import InputError, SpecError
-from raydpzv.privacy.calibration import largest_count, planned_participations
+from raydpzv.privacy.calibration import largest_count
 from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.participations import Participations
@@ -121,20 +121,11 @@ class RowReleasePlan(BatchReleasePlan):
 
     @property
     def participations(self) -> int:
-        """The most releases of one record's rows: counted, or bounded for every arrival order."""
-        if self.made is not None:
-            return self.made.counted
+        """The most releases of one record's rows."""
         most = self._most_uploads * self.per_upload
-        if self.queries:
+        if self.queries and self.made is None:
             return most
-        return planned_participations(
-            batches=self.batches,
-            releases=most,
-            rows=self.rows,
-            batch=self.batch,
-            clients=1 if self.on == "embedding" else len(self.shares),
-            perturbations=self.per_upload,
-        )
+        return self.most_participations(most, self.batch, 1 if self.on == "embedding" else len(self.shares))
 
     @property
     def released(self) -> int:
@@ -202,7 +193,7 @@ class RowReleasePlan(BatchReleasePlan):
         if self.clip is None:
             return f"the {self.on}s are not clipped, so that nothing bounds one record's part in them"
         if self.noise == "seeded":
-            return "the noise comes from a seed, and whoever has the seed subtracts it"
+            return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
 
     def obstacle(self) -> str:
@@ -369,7 +360,7 @@ class RowAccount(ReleaseAccount):
         return self._plan.claimed_mu(self._spent.counted, self._spent.uploads) if self._private else math.inf
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before rows are released whether ε would pass the limit; always, for one the noise is not meant for."""
+        """Return, before rows are released, whether ε would pass the limit; always, if no noise protects it."""
         plan, group = self._plan, self._group(event)
         n = max(self._spent.counted, self._records[group].after(event.ids, event.releases))
         if adversary == "paper" and self._private:

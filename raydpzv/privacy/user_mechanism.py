@@ -150,8 +150,8 @@ def user_epsilon(
     """Return ε of one user against an adversary: releases as planned or made, participation as planned or counted.
 
     Where coins were drawn on for two releases each, these are charged as if they had none: two releases on one draw are
-    not what two draws are, and whoever knows the draw sees no less. The others have coins of their own, and half of δ
-    goes to each part.
+    not what two draws are, and anyone who knows the draw sees no less. The others have coins of their own, and half of
+    δ goes to each part.
     """
     relation = mechanism.change(adversary, relation)
     if mechanism.shares_coins(adversary):
@@ -205,7 +205,7 @@ def _sampled(mechanism: UserMechanism, adversary: str) -> dict[str, Any]:
 
 
 def user_mu(mechanism: UserMechanism, adversary: str = "external", relation: str = "add_remove") -> float:
-    """Return μ = √n / z of the releases that a user was drawn in, by whoever knows which these are."""
+    """Return μ = √n / z of the releases that a user was drawn in, by anyone who knows which these are."""
     return math.sqrt(mechanism.participations) / mechanism.noise_multiplier(adversary, relation)
 
 

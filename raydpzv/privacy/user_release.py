@@ -104,7 +104,7 @@ class UserRelease:
 
 @dataclass(frozen=True)
 class UserNoiseParts:
-    """The resolved [privacy] of a run of users, for the silos that add noise and whoever draws the sample of users.
+    """The resolved [privacy] of a run of users, for the silos that add noise and anyone who draws the sample of users.
 
     release: what releases are made with; its multiplier is 0 where the scenario adds no noise. users: U, those on the
     public list. coins: the key of the users' coins, which is a secret of the run where its ε needs them secret; None in

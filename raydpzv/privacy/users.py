@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Mapping
@@ -23,7 +24,6 @@ import numpy as np
 from raydpzv.privacy.claims import COUNTS_KNOWN, Claim, figure
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.group_accountant import lemma_9_epsilon
-from raydpzv.privacy.open_sums import OpenSums
 from raydpzv.privacy.participations import Participations, Rows
 from raydpzv.privacy.release import (
     CLOSED_FORM,
@@ -34,6 +34,7 @@ from raydpzv.privacy.release import (
     ReleaseAccount,
     ReleaseEvent,
     ReleasePlan,
+    RoundAttempt,
     Spent,
     require_positive,
 )
@@ -121,7 +122,7 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 
     def obstacle(self) -> str:
         if self.noise != "system":
-            return "the noise comes from a seed, and whoever has the seed subtracts it"
+            return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
 
     def own_caveats(self) -> tuple[str, ...]:
@@ -220,12 +221,14 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         )
 
     def _of_counts(self) -> str:
-        """What a user's records elsewhere do to a silo's own part, and what the silo is told of them."""
+        """What a user's records elsewhere do to a silo's own part, and what the silo knows of them."""
         own = "its weight of the user grows" if self.kind == "sum" else "more of its own records are used"
         told = ""
         if self.counts_shared:
             what = "its weights" if self.kind == "sum" else "which of its records are used"
-            told = f" The silo is told {what}: how many records a user has elsewhere is not protected against it."
+            told = (
+                f" The silo knows {what}: how many records a user has elsewhere is not protected against it."
+            )
         return (
             f" Where the others' records of a user are missing, {own}: adding or removing them moves a release as far "
             f"as replacing them.{told}"
@@ -315,8 +318,8 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 class UserAccount(ReleaseAccount):
     """Counts rounds (or single silos' releases) and how often each user was drawn.
 
-    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: whoever sees
-    that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
+    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: anyone who
+    sees that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
     """
 
     def __init__(self, plan: UserReleasePlan) -> None:
@@ -353,7 +356,7 @@ class UserAccount(ReleaseAccount):
         self._sent[:] = self._releases
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Tell before a silo's sum is sent whether it would take ε above the limit."""
+        """Return, before a silo's sum is sent, whether it would take ε above the limit."""
         if not self._opens(event):
             return False
         drawn = self._drawn.after(self._users(event), 1) if self._drawn else self._releases + 1
@@ -383,7 +386,7 @@ class UserAccount(ReleaseAccount):
         return self._rounded_epsilon(adversary, self._releases, self.participations)
 
     def _opens(self, event: ReleaseEvent) -> bool:
-        """Tell whether this sum is a release more."""
+        """Return whether this sum is a release more."""
         if self._plan.asynchronous:
             return True
         if event.attempt is not None:
@@ -424,3 +427,41 @@ def _rung(releases: int) -> int:
         return releases
     step = math.ceil(16 * math.log(releases / _EVERY))
     return max(releases, math.ceil(_EVERY * math.exp(step / 16)))
+
+
+class OpenSums:
+    """How many releases rounds come to: one for each attempt whose sum is open, or may yet be.
+
+    Attempts before a round's newest have been given up: they count once every upload of theirs has come. hidden: sums
+    are masked; else each silo's own is seen, and a second one of a silo in an attempt is a release more.
+    """
+
+    def __init__(self, *, hidden: bool) -> None:
+        self._hidden = hidden
+        self._releases = self._repeated = 0
+        self._begin(0)
+
+    def more(self, silo: int, attempt: RoundAttempt) -> bool:
+        """Return whether an upload, if it is sent, makes for one release more."""
+        return copy.deepcopy(self).add(silo, attempt)
+
+    def add(self, silo: int, attempt: RoundAttempt) -> bool:
+        """Count an upload that is sent; return whether it makes for one release more."""
+        if attempt.round != self._round:
+            self._begin(attempt.round)
+        came = self._came.setdefault(attempt.number, set())
+        if silo in came:
+            self._repeated += not self._hidden
+            came.clear()  # it has new keys, with which all begin the attempt anew
+        came.add(silo)
+        if len(came) == len(attempt.silos):
+            self._open.add(attempt.number)
+        before = self._releases
+        self._releases = max(before, len(self._open | {max(self._came)}) + self._repeated)
+        return self._releases > before
+
+    def _begin(self, round: int) -> None:
+        self._round = round
+        self._came: dict[int, set[int]] = {}
+        self._open: set[int] = set()
+        self._releases = self._repeated = 0

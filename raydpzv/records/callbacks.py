@@ -41,7 +41,7 @@ class Evaluation(NamedTuple):
     """An evaluation: updates of the model, seconds of the run's clock, "test" or "validation", scores by name.
 
     scores: accuracy, loss, top_share; where there are two classes or survival times also roc_auc, pr_auc,
-    balanced_accuracy, concordance; NaN: not defined.
+    balanced_accuracy, concordance; of numbers rmse, r2; and your own measures. NaN: not defined.
     """
 
     update: int
@@ -118,7 +118,7 @@ class Callbacks:
             self._tell("end", self._summary)
 
     def due(self) -> bool:
-        """Tell whether a callback is due for a status."""
+        """Return whether a callback is due for a status."""
         return time.monotonic() >= self._next
 
     def status(self, status: Status) -> None:
@@ -164,7 +164,7 @@ class Callbacks:
             self._due.pop(id(callback), None)
             warnings.warn(
                 f"{type(callback).__name__}.{event}: {type(error).__name__}: {' '.join(str(error).split())}; the run "
-                "goes on, and this callback is told nothing more",
+                "continues, and this callback receives nothing more",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -177,6 +177,8 @@ def _evaluations(rows: Rows) -> Iterator[Evaluation]:
         for row in rows[name].to_pylist():
             place = tuple(row.pop(key) for key in _PLACE)
             others.setdefault(place, {}).update(row)
+    for row in rows["measure"].to_pylist():
+        others.setdefault(tuple(row[key] for key in _PLACE), {})[row["name"]] = row["value"]
     for row in rows["evaluation"].to_pylist():
         update, at, part = place = tuple(row.pop(key) for key in _PLACE)
         yield Evaluation(update, at, part, row | others.get(place, {}))

@@ -169,8 +169,8 @@ def read_checkpoint(path: Path, run: str = "", *, only_last: bool = False) -> Fo
         return None
     if only_last and not last:
         raise DataError(
-            f"{path}: is missing, and {before(path).name}, which knows of less, is no place to go on from: bring it "
-            "back from a copy, or start a new run"
+            f"{path}: is missing, and {before(path).name}, which knows of less, is no place to continue from: restore "
+            "it from a copy, or start a new run"
         )
     damage = None
     for place in (path, before(path))[: 1 if only_last else 2]:
@@ -201,7 +201,7 @@ def _found(place: Path, run: str) -> Found:
     written, sha256 = _parsed(place, _bytes(place))
     if written.run != run:
         raise DataError(
-            f"{place}: is a checkpoint of another run; the run cannot go on: bring its own back from a copy, or start "
+            f"{place}: is a checkpoint of another run; the run cannot continue: restore its own from a copy, or start "
             "a new one"
         )
     rows = read_log(place.parent, written.log) if written.log else b""
@@ -240,4 +240,4 @@ def _parsed(path: Path, data: bytes) -> tuple[Written, str]:
 
 def _unreadable(path: Path, why: object) -> DataError:
     reason = " ".join(str(why).split())[:150]
-    return DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one")
+    return DataError(f"{path}: cannot be read ({reason}); the run cannot continue, start a new one")

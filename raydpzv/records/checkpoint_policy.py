@@ -36,7 +36,7 @@ def own_seconds() -> float:
 
 
 class CheckpointPolicy:
-    """Tells when a checkpoint is due, and counts their cost.
+    """Decides when a checkpoint is due, and counts their cost.
 
     seconds: between two of them; None: a share of the run's time so far, at most `most`. updates: between two of them,
     in place of seconds. Between two pass at least `_REST` times the seconds that one costs. One thread uses it.
@@ -52,7 +52,7 @@ class CheckpointPolicy:
         self._costs: deque[float] = deque(maxlen=_LATEST)
 
     def due(self, updates: int) -> bool:
-        """Tell whether a checkpoint should be taken after so many updates."""
+        """Return whether a checkpoint should be taken after so many updates."""
         if self._updates is not None:
             return updates >= self._next_update
         if (clock := time.monotonic()) < self.look:

@@ -57,7 +57,7 @@ def own_folder(run: RunStart) -> Path:
 class ScalarLog(Callback):
     """Writes the scalars of evaluations as they come, and those of the status every second and at the end.
 
-    A status brings everything written so far to the file.
+    A status writes everything so far to the file.
     """
 
     place: str
@@ -65,7 +65,6 @@ class ScalarLog(Callback):
     interval = INTERVAL
 
     def status(self, status: Status) -> None:
-        """Write the status of the run."""
         if not status.stage:
             self.write(status.updates, status.time, status_scalars(status))
             self.flush()
@@ -79,7 +78,7 @@ class ScalarLog(Callback):
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Bring what was written to the file."""
+        """Write what is buffered to the file."""
 
 
 class CsvLog(ScalarLog):
@@ -99,7 +98,6 @@ class CsvLog(ScalarLog):
         self._lines.writerows((update, time, name, value) for name, value in scalars.items())
 
     def flush(self) -> None:
-        """Bring them to the file."""
         self._file.flush()
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
@@ -136,7 +134,6 @@ class TensorBoardLog(ScalarLog):
         self._writer.write_event(self._event(wall_time=at, step=update, summary={"value": values}))
 
     def flush(self) -> None:
-        """Bring them to the file."""
         if (now := time.monotonic()) - self._flushed >= _FLUSH:
             self._flushed = now
             self._writer.flush()
@@ -161,7 +158,6 @@ class JsonLog(Callback):
         self._line("start", names | {"clock": spec.clock.kind, "runner": run.runner})
 
     def status(self, status: Status) -> None:
-        """Write the status of the run."""
         if not status.stage:
             self._update = status.updates
             self._line("status", {"time": status.time, **status_scalars(status)})

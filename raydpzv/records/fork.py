@@ -48,7 +48,7 @@ def fork(run: Path, path: Path, changes: Sequence[str], moved_to: Path) -> None:
     folder = RunFolder.open(run)
     spec = override(folder.spec(), changes)
     if folder.checkpoint() is None:
-        raise DataError(f"{run}: has no checkpoint from which another run could go on; start a new search")
+        raise DataError(f"{run}: has no checkpoint from which another run could continue; start a new search")
     made = path.with_name(f"{path.name}.fork")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from raydpzv.arrow_columns import array
 from raydpzv.records.store import Rows
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import ArrivalsSection
@@ -42,12 +43,12 @@ def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
     activations at which it took the whole model instead; late_share: activations that began after their epoch;
     clients: how many took part.
     """
-    late = service.column("late").to_numpy() if service.num_rows else None
+    late = array(service.column("late")) if service.num_rows else None
     found: dict[str, Any] = {"late_share": None if late is None else float(np.mean(late))}
     if sync.num_rows == 0:
         return {"mean": None, "max": None, **found}
-    lag, missed, pairs = (sync.column(name).to_numpy() for name in ("lag", "missed", "pairs"))
-    pulled = sync.column("pulled").to_numpy()
+    lag, missed, pairs = (array(sync.column(name)) for name in ("lag", "missed", "pairs"))
+    pulled = array(sync.column("pulled"))
     return {
         "mean": float(lag.mean()),
         "max": int(lag.max()),
@@ -55,14 +56,14 @@ def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
         "missed_max": int(missed.max()),
         "pairs_mean": float(pairs.mean()),
         "pulled_share": float(pulled.mean()),
-        "clients": len(np.unique(sync.column("client").to_numpy())),
+        "clients": len(np.unique(array(sync.column("client")))),
         **found,
     }
 
 
 def catch_up(sync: pa.Table, windows: int = 60) -> MissedUpdates:
     """Return missed updates over time, in at most `windows` windows of equally many updates."""
-    round, missed = sync.column("round").to_numpy(), sync.column("missed").to_numpy()
+    round, missed = array(sync.column("round")), array(sync.column("missed"))
     order = np.argsort(round, kind="stable")
     round, missed = round[order], missed[order]
     width = -(-int(round.max(initial=0)) // windows) or 1
@@ -77,7 +78,7 @@ def catch_up(sync: pa.Table, windows: int = 60) -> MissedUpdates:
 
 def lag_counts(sync: pa.Table) -> NDArray[np.int64]:
     """Return how many uploads had lag 0, 1, 2, ...: updates made while they were computed; empty without uploads."""
-    return np.bincount(sync.column("lag").to_numpy()) if sync.num_rows else np.zeros(0, np.int64)
+    return np.bincount(array(sync.column("lag"))) if sync.num_rows else np.zeros(0, np.int64)
 
 
 def leg_summary(leg: pa.Table) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def leg_summary(leg: pa.Table) -> dict[str, Any]:
 
 def leg_begins(leg: pa.Table) -> NDArray[np.float64]:
     """Return the start of the second, the third, ... segment, on the run's clock."""
-    times: NDArray[np.float64] = leg.column("time").to_numpy()
+    times: NDArray[np.float64] = array(leg.column("time"))
     return times
 
 
@@ -105,7 +106,7 @@ def presence(service: pa.Table, clients: int) -> list[dict[str, Any]]:
 
     Times are seconds of the run's clock, from its start to the last service of any client.
     """
-    client, served = service.column("client").to_numpy(), service.column("served").to_numpy()
+    client, served = array(service.column("client")), array(service.column("served"))
     end = float(served.max(initial=0.0))
     found = []
     for m in range(clients):
@@ -146,6 +147,6 @@ def _gaps(arrivals: ArrivalsSection, clients: int, service: pa.Table) -> Sequenc
     """Return each client's mean seconds between two activations: as configured, else as measured."""
     if arrivals.kind in ("poisson", "constant"):
         return [1 / rate for rate in per_client(arrivals.rate, clients)]
-    woke = service.column("woke").to_numpy()
+    woke = array(service.column("woke"))
     span = float(np.ptp(woke)) if woke.size else math.inf
     return [span / max(n, 1) for n in np.bincount(service.column("client"), minlength=clients).tolist()]

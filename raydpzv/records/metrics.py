@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from raydpzv.arrow_columns import array, equal
 from raydpzv.records.schema import AGE_BINS
 
 IntArray = NDArray[np.int64]
@@ -113,7 +113,7 @@ def staleness(table: pa.Table, clients: int | None = None) -> list[ClientStalene
     for chunk in table.column(
         "age_bins"
     ).chunks:  # two thirds of a run's bytes: not copied to be in one piece
-        bins = chunk.flatten().to_numpy().reshape(-1, AGE_BINS)
+        bins = array(chunk.flatten()).reshape(-1, AGE_BINS)
         there, place = client[place : place + len(bins)], place + len(bins)
         merged += np.stack([_sum_by(there, bins[:, k], count) for k in range(AGE_BINS)], axis=1)
     mean = _ratio(age_sum, rows - missing)
@@ -236,7 +236,7 @@ def vector_length(numbers: pa.Table, clients: int) -> tuple[IntArray, FloatArray
 def peak_accuracy(evaluation: pa.Table) -> float:
     """Return the highest test accuracy of any evaluation; NaN if there is none.
 
-    It is chosen on the test rows: a bound that tells a fall, never a result.
+    It is chosen on the test rows: a bound that shows a fall, never a result.
     """
     values = _column(_of_part(evaluation, "test"), "accuracy")
     return float(np.nanmax(values)) if np.isfinite(values).any() else math.nan
@@ -270,6 +270,14 @@ def final_score(scores: pa.Table, name: str) -> float:
     return float(last[0][name]) if last else math.nan
 
 
+def measures(table: pa.Table) -> dict[str, tuple[IntArray, FloatArray]]:
+    """Return rounds and values of each measure of its own name at the evaluations of the test rows, in order."""
+    chosen = _of_part(table, "test")
+    names = np.array(chosen.column("name").to_pylist(), dtype=str)
+    rounds, values = _column(chosen, "round"), _column(chosen, "value")
+    return {name: (rounds[names == name], values[names == name]) for name in dict.fromkeys(names.tolist())}
+
+
 def validation_by_round(evaluation: pa.Table) -> dict[int, float]:
     """Return the accuracy on validation rows by the round of the evaluation; nothing without such rows."""
     validated = _of_part(evaluation, "validation")
@@ -295,7 +303,7 @@ def activity(service: pa.Table, clients: int | None = None) -> list[Activity]:
 
 
 def _of_part(evaluation: pa.Table, part: str) -> pa.Table:
-    return evaluation.filter(pc.equal(evaluation.column("part"), part))
+    return evaluation.filter(equal(evaluation.column("part"), part))
 
 
 def _bytes(message: pa.Table, direction: str) -> int:
@@ -303,12 +311,11 @@ def _bytes(message: pa.Table, direction: str) -> int:
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
-    column = table.column(name).combine_chunks()
-    return column.to_numpy(zero_copy_only=False)
+    return array(table.column(name))
 
 
 def _is(table: pa.Table, name: str, value: str) -> BoolArray:
-    return pc.equal(table.column(name), value).combine_chunks().to_numpy(zero_copy_only=False).astype(bool)
+    return array(equal(table.column(name), value))
 
 
 def _clients(client: NDArray[Any], clients: int | None) -> int:

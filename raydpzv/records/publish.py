@@ -82,13 +82,13 @@ def _publication(folder: RunFolder) -> Publication:
     found = publication(summary, as_tree(folder.spec()), environment)
     if not found.adversary:
         raise InputError(
-            f"{folder.path}: no finite ε is proved against whoever sees its ledger, so nothing of it may leave"
+            f"{folder.path}: no finite ε is proved against anyone who sees its ledger, so nothing of it may leave"
         )
     return found
 
 
 def _check_out(out: Path, what: Publication) -> bool:
-    """Tell whether `out` is empty or missing; InputError if it holds anything but this publication."""
+    """Return whether `out` is empty or missing; InputError if it holds anything but this publication."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return True
     there = RunFolder(out)
@@ -108,13 +108,13 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
     recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist()}
     if {party: sha256(x) for party, x in models.items()} != recorded:
         raise DataError(
-            f"{folder.path}: models.npz does not hold the models on record; bring it back from a copy"
+            f"{folder.path}: models.npz does not hold the models on record; restore it from a copy"
         )
     append_rows(made, rows)
     write_models(made, models)
     first = folder.first_models()
     if first.keys() != folder.environment().get("layouts", {}).keys():
-        raise DataError(f"{folder.path}: initial.npz lacks a model on record; bring it back from a copy")
+        raise DataError(f"{folder.path}: initial.npz lacks a model on record; restore it from a copy")
     if first:
         write_npz(made / INITIAL, first)
     write_atomically(made / SCENARIO, tomli_w.dumps(what.settings).encode())

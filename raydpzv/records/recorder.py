@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
+from raydpzv.arrow_columns import array, numbers, strings
+from raydpzv.records.schema import EMPTY, MU_COLUMNS, SCHEMAS
 from raydpzv.records.store import Rows
 
-_NONE = {name: pa.Table.from_batches([], schema) for name, schema in SCHEMAS.items()}  # without pandas
 _CODES = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d", pa.bool_(): "?"}
 _TOGETHER = 512
 """Rows, or arrays of rows, that wait to become columns: single rows would take thirty times as long."""
@@ -61,7 +61,7 @@ class Recorder:
 
 def _joined(batches: list[pa.RecordBatch], name: str) -> pa.Table:
     if not batches:
-        return _NONE[name]
+        return EMPTY[name]
     table = pa.Table.from_batches(batches, SCHEMAS[name])
     return table if len(batches) == 1 else table.combine_chunks()
 
@@ -71,9 +71,9 @@ def _forget(row: Row) -> None:
 
 
 def _with_epsilons(table: pa.Table, epsilons: Callable[[np.ndarray], np.ndarray]) -> pa.Table:
-    mus = np.stack([table.column(name).to_numpy() for name in MU_COLUMNS])
+    mus = np.stack([array(table.column(name)) for name in MU_COLUMNS])
     for name, values in zip(MU_COLUMNS, epsilons(mus), strict=True):
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+        table = table.set_column(table.schema.get_field_index(name), name, numbers(values))
     return table
 
 
@@ -123,11 +123,11 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         elements = _column(tuple(chain.from_iterable(values)), kind.value_type)
         return pa.FixedSizeListArray.from_arrays(elements, kind.list_size)
     if pa.types.is_string(kind):
-        return pa.array(values, kind)
+        return strings(values)
     # a third of what Arrow or numpy takes to look at each value
     data = struct.pack(f"<{len(values)}{_CODES[kind]}", *values)
     if pa.types.is_boolean(kind):  # bits, of which these are bytes
-        return pa.array(np.frombuffer(data, np.bool_))
+        return numbers(np.frombuffer(data, np.bool_))
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(data)])
 
 
@@ -136,7 +136,7 @@ def _from_arrays(arrays: Iterable[Any], schema: pa.Schema) -> list[pa.Array]:
     for field in schema:
         listed = pa.types.is_fixed_size_list(field.type)
         kind, size = (field.type.value_type, field.type.list_size) if listed else (field.type, 1)
-        values = pa.array(rows[:, place : place + size].reshape(-1).astype(kind.to_pandas_dtype()))
+        values = numbers(rows[:, place : place + size].reshape(-1).astype(kind.to_pandas_dtype()))
         columns.append(pa.FixedSizeListArray.from_arrays(values, size) if listed else values)
         place += size
     return columns

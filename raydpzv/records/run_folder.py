@@ -58,7 +58,7 @@ class RunFolder:
 
     @staticmethod
     def begun(path: Path) -> bool:
-        """Tell whether a run has started in this folder."""
+        """Return whether a run has started in this folder."""
         return (path / SCENARIO).is_file()
 
     @property
@@ -92,7 +92,7 @@ class RunFolder:
 
     @cached_property
     def identity(self) -> str:
-        """The digest of the run's data, whose key each run has of its own: it tells this run from all others."""
+        """The digest of the run's data, whose key each run has of its own: it identifies the run."""
         if not (self.path / ENVIRONMENT).is_file():
             return ""
         return str(self.environment().get(DATA_DIGEST, ""))
@@ -120,7 +120,7 @@ class RunFolder:
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json."""
-        return _json(self.path / ENVIRONMENT, lambda: "it was deleted; bring it back from a copy")
+        return _json(self.path / ENVIRONMENT, lambda: "it was deleted; restore it from a copy")
 
     def rows(self) -> Rows:
         """Return the rows of the record; of an unfinished run, also those that only its checkpoint has.
@@ -138,7 +138,7 @@ class RunFolder:
         }
 
     def has_summary(self) -> bool:
-        """Tell whether the run ended in any way; a killed run did not."""
+        """Return whether the run ended in any way; a killed run did not."""
         return (self.path / self._summary).is_file()
 
     def summary(self) -> dict[str, Any]:
@@ -164,8 +164,8 @@ class RunFolder:
         """Raise InputError for a folder that `publish` wrote."""
         if self.published:
             raise InputError(
-                f"{self.path}: holds what was published of a run, which is too little to go on from or to run again; "
-                "take the run's own folder"
+                f"{self.path}: holds what was published of a run, which is too little to continue from or to run "
+                "again; take the run's own folder"
             )
 
     def models(self) -> dict[str, np.ndarray]:
@@ -231,7 +231,7 @@ def damaged(path: Path, wanted: str, why: object) -> DataError:
     """Return the error of a file that does not hold what a run writes."""
     reason = " ".join(str(why).split())[:150]
     return DataError(
-        f"{path}: is damaged: wanted {wanted} ({reason}); bring it back from a copy, or run it again"
+        f"{path}: is damaged: wanted {wanted} ({reason}); restore it from a copy, or run it again"
     )
 
 

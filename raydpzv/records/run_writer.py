@@ -73,7 +73,7 @@ class RunWriter(RunFolder):
         try:
             if content := _content(path):
                 raise InputError(
-                    f"{path}: holds a run already ({content}); choose another --out, or go on with it: "
+                    f"{path}: holds a run already ({content}); choose another --out, or continue it: "
                     f"raydpzv resume {path}"
                 )
             path.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ class RunWriter(RunFolder):
         return self._rows.where != "rows"
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
-        """Write a checkpoint, which stands for all rows so far; return its bytes. Raises RunError."""
+        """Write a checkpoint of all rows so far; return its bytes. Raises RunError."""
         with _reported(self.path):
             self._stat = self._found = None  # free its memory: it is replaced
             log = self._rows.log.write()
@@ -199,7 +199,7 @@ class RunWriter(RunFolder):
                 older.unlink(missing_ok=True)  # of a segment before one that was killed
 
     def commit_continuation(self, released: int = 0) -> bool:
-        """Replace the record that was continued, unless the continuation is shorter; tell whether it did.
+        """Replace the record that was continued, unless the continuation is shorter; return whether it did.
 
         Both are beginnings of the same run, so the longer one holds every release of the shorter one. A continuation
         from a checkpoint has to hold at least the releases that came after it. released: how many there are in all, if

@@ -92,7 +92,7 @@ MU_COLUMNS = ("epsilon_paper", "epsilon_client")
 USER_EPSILON = pa.schema(
     [
         ("round", pa.int64()),  # after which ε of one user (add or remove) is this, or less
-        ("external", pa.float64()),  # against whoever sees the released models
+        ("external", pa.float64()),  # against anyone who sees the released models
         ("client", pa.float64()),  # against one silo
         ("server", pa.float64()),
     ]
@@ -100,7 +100,7 @@ USER_EPSILON = pa.schema(
 
 ATTEMPT = pa.schema(
     [
-        ("round", pa.int64()),  # that silos try together; an attempt is begun anew with a number one higher
+        ("round", pa.int64()),  # that silos try together; an attempt starts again with a number one higher
         ("number", pa.int32()),
         ("silos", pa.int32()),  # that take part
     ]
@@ -165,6 +165,16 @@ CONCORDANCE = pa.schema(
     ]
 )
 
+MEASURE = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("time", pa.float64()),
+        ("part", pa.string()),  # as in the evaluation's row
+        ("name", pa.string()),  # "rmse" and "r2" of numbers, or what the user's metrics name
+        ("value", pa.float64()),  # NaN where it is not defined
+    ]
+)
+
 NUMBERS = pa.schema(
     [
         ("round", pa.int64()),  # an evaluation's: all messages up to and with this update
@@ -194,7 +204,7 @@ CLOCK = pa.schema(
 
 LEG = pa.schema(
     [
-        ("leg", pa.int32()),  # of a run under the wall clock that goes on: 2, 3, ...
+        ("leg", pa.int32()),  # of a continued run under the wall clock: 2, 3, ...
         ("round", pa.int64()),  # the updates made before it
         ("time", pa.float64()),  # of the run's clock, which stands still between two legs, when it began
         ("gap", pa.float64()),  # real seconds from the last thing on record until then; NaN if nobody knows
@@ -225,9 +235,13 @@ SCHEMAS: dict[str, pa.Schema] = {
     "auc": AUC,
     "balanced_accuracy": BALANCED_ACCURACY,
     "concordance": CONCORDANCE,
+    "measure": MEASURE,
     "numbers": NUMBERS,
     "fault": FAULT,
     "clock": CLOCK,
     "leg": LEG,
     "model": MODEL,
 }
+
+EMPTY = {name: pa.Table.from_batches([], schema) for name, schema in SCHEMAS.items()}
+"""Tables without rows; `Schema.empty_table` would import pandas."""

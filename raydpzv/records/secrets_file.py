@@ -53,7 +53,7 @@ def _read(folder: Path, name: str, secret: str) -> int:
     path = folder / OPERATOR
     if not path.is_file():
         raise DataError(f"{folder}: has no {OPERATOR}: it holds {secret}; put the operator's file back")
-    wrong = f'is damaged: wanted a hexadecimal number "{name}" (there is none); bring it back from a copy'
+    wrong = f'is damaged: wanted a hexadecimal number "{name}" (there is none); restore it from a copy'
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:

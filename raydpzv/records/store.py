@@ -13,14 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raydpzv.arrow_columns import array, numbers, strings
 from raydpzv.errors import DataError
-from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.schema import EMPTY, SCHEMAS
 
 Rows = dict[str, pa.Table]
 _UNDIGESTED = (
@@ -29,6 +31,7 @@ _UNDIGESTED = (
     "leg",
     "auc",
     "balanced_accuracy",
+    "measure",
     "numbers",
     "user_epsilon",
     "attempt",
@@ -36,8 +39,8 @@ _UNDIGESTED = (
     "pair",
 )
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
-"""Row types that the digest covers. The others follow from these (areas and balanced accuracies, numbers, ε of users,
-attempts), belong to the data (pairs), or differ in each run (work)."""
+"""Row types that the digest covers. The others follow from these (areas, balanced accuracies, measures, numbers, ε of
+users, attempts), belong to the data (pairs), or differ in each run (work)."""
 _BETWEEN = "\x00"
 """Separator of texts in the digest."""
 _ROW_GROUP = 1 << 13
@@ -125,7 +128,7 @@ def read_rows(
         raise DataError(
             f"{run / where / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
         )
-    empty = SCHEMAS[name].empty_table()
+    empty = EMPTY[name]
     tables = [_read(part, name, columns) for part in parts[:first]]
     return pa.concat_tables(tables or [empty.select(columns) if columns else empty])
 
@@ -144,7 +147,7 @@ def _check(folder: Path, name: str, wanted: Extent) -> None:
     for part in parts:
         if not part.is_file():
             raise DataError(
-                f"{part}: is missing, the checkpoint counts {wanted.parts} parts; the run cannot go on, start a new one"
+                f"{part}: is missing, the checkpoint has {wanted.parts} parts; the run cannot continue, start a new one"
             )
         found = found.with_part(0, part.read_bytes())
     if found.digest == wanted.digest:
@@ -153,10 +156,10 @@ def _check(folder: Path, name: str, wanted: Extent) -> None:
     differ = (
         f"has {rows} rows where the checkpoint counts {wanted.rows}"
         if rows != wanted.rows
-        else "its parts are not those that the checkpoint stands for (their sha256 differs)"
+        else "its parts are not those of the checkpoint (their sha256 differs)"
     )
     raise DataError(
-        f"{folder}: {differ}; the run's record is damaged: bring it back from a copy, or start a new run"
+        f"{folder}: {differ}; the run's record is damaged: restore it from a copy, or start a new run"
     )
 
 
@@ -222,9 +225,9 @@ def _canonical(column: pa.Array, kind: pa.DataType) -> memoryview:
     if pa.types.is_fixed_size_list(kind):
         return _canonical(column.flatten(), kind.value_type)
     if pa.types.is_string(kind):
-        whole = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
-        return memoryview(pc.binary_join(whole, _BETWEEN)[0].as_buffer())
-    values = column.to_numpy(zero_copy_only=False)
+        whole = pa.ListArray.from_arrays(numbers(np.array([0, len(column)], np.int32)), column)
+        return memoryview(pc.binary_join(whole, strings([_BETWEEN])[0])[0].as_buffer())
+    values: Any = array(column)
     if pa.types.is_floating(kind):
         values = values.astype("<f8", copy=False)
         if (missing := np.isnan(values)).any():

@@ -105,7 +105,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("roc_auc pr_auc balanced_accuracy concordance loss top_share", "a number", _is_number),
     ("largest_class_share seconds simulated_seconds throughput vector_length", "a number", _is_number),
     ("versions user_level checkpoints ray published", "a table", lambda value: isinstance(value, dict)),
-    ("drift kernels", "a table of numbers", _holds_numbers),
+    ("drift kernels measures", "a table of numbers", _holds_numbers),
     ("ledger", "a table of whole numbers and a digest", _is_ledger),
     ("staleness", "a table of numbers", _is_staleness),
     ("legs", "a table of numbers, and of gaps a list", _is_legs),

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from raydpzv.arrow_columns import array, equal
 from raydpzv.records import metrics
 
 IntArray = NDArray[np.int64]
@@ -33,12 +33,12 @@ class Reached:
 
 def bytes_per_round(message: pa.Table) -> tuple[IntArray, IntArray]:
     """Return the bytes up and down of every round, [R + 1] each; place 0: before the first update."""
-    return _summed(message, message.column("round").to_numpy(), None)
+    return _summed(message, array(message.column("round")), None)
 
 
 def bytes_by_client(message: pa.Table, clients: int | None = None) -> tuple[IntArray, IntArray]:
     """Return the bytes up and down of every client, [M] each; M is one more than the highest client if left out."""
-    return _summed(message, message.column("client").to_numpy(), clients)
+    return _summed(message, array(message.column("client")), clients)
 
 
 def bytes_of_participants(message: pa.Table) -> tuple[IntArray, IntArray]:
@@ -46,7 +46,7 @@ def bytes_of_participants(message: pa.Table) -> tuple[IntArray, IntArray]:
 
     Costs what the messages cost, however many clients there are beside.
     """
-    clients, places = np.unique(message.column("client").to_numpy(), return_inverse=True)
+    clients, places = np.unique(array(message.column("client")), return_inverse=True)
     return _summed(message, places, len(clients))
 
 
@@ -55,8 +55,8 @@ def to_target(evaluation: pa.Table, message: pa.Table, target: float) -> Reached
 
     Bytes count all messages up to and including that evaluation's round.
     """
-    chosen = evaluation.filter(pc.equal(evaluation.column("part"), "test")).sort_by("round")
-    reached = np.flatnonzero(chosen.column("accuracy").to_numpy() >= target)
+    chosen = evaluation.filter(equal(evaluation.column("part"), "test")).sort_by("round")
+    reached = np.flatnonzero(array(chosen.column("accuracy")) >= target)
     if not len(reached):
         return Reached(math.nan, math.nan, math.nan, math.nan)
     first = int(reached[0])
@@ -69,8 +69,8 @@ def to_target(evaluation: pa.Table, message: pa.Table, target: float) -> Reached
 
 def _summed(message: pa.Table, places: NDArray[Any], count: int | None) -> tuple[IntArray, IntArray]:
     """Return bytes up and down by each message's place, small whole numbers; exact below 2^53, where float64 is."""
-    size = message.column("bytes").to_numpy()
-    up = pc.equal(message.column("direction"), "up").to_numpy(zero_copy_only=False).astype(bool)
+    size = array(message.column("bytes"))
+    up = array(equal(message.column("direction"), "up"))
     least = int(places.max(initial=-1)) + 1 if count is None else count
     sums = [np.bincount(places[chosen], size[chosen], least).astype(np.int64) for chosen in (up, ~up)]
     return sums[0], sums[1]
@@ -107,8 +107,8 @@ def phases(message: pa.Table, work: pa.Table) -> list[Phase]:
     A silo's CPU time belongs to the message that it sends, the server's to the message that it serves.
     """
     of_message, of_work = (_phases(table.column("kind").to_pylist()) for table in (message, work))
-    size, up = message.column("bytes").to_numpy(), _is(message, "direction", "up")
-    cpu, server = work.column("cpu").to_numpy(), work.column("client").to_numpy() < 0
+    size, up = array(message.column("bytes")), _is(message, "direction", "up")
+    cpu, server = array(work.column("cpu")), array(work.column("client")) < 0
     found = []
     for name in (*PHASES, ROUNDS):
         sent, done = of_message == name, of_work == name

@@ -52,7 +52,7 @@ class LogExtent:
         return f"{TAIL}/{self.number:05d}.rows"
 
     def holds(self, data: Packed) -> bool:
-        """Tell whether a file with these bytes holds this part."""
+        """Return whether a file with these bytes holds this part."""
         return zlib.crc32(memoryview(data)[: self.size]) == self.crc32
 
 
@@ -136,12 +136,12 @@ def read_log(run: Path, extent: LogExtent) -> Packed:
         data = _read(path, extent.size)
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}); the run cannot go on, start a new one"
+            f"{path}: cannot be read ({error.strerror}); the run cannot continue, start a new one"
         ) from None
     if not extent.holds(data):
         raise DataError(
-            f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint stands for; the run cannot "
-            "go on: bring the folder back from a copy, or start a new one"
+            f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint counts; the run cannot "
+            "continue: restore the folder from a copy, or start a new one"
         )
     return data
 
@@ -220,7 +220,7 @@ class FolderRows:
         if keep:  # what reads them looks at each piece of a column
             whole = {name: table.combine_chunks() for name, table in whole.items()}
         self.log.clear()
-        kept, self._kept = self._kept, []  # where it fails, parts tell what there is
+        kept, self._kept = self._kept, []  # where it fails, parts show what there is
         if not kept:
             self._unkept = dict(self.extents)
         before = dict(self.extents)

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from raydpzv.arrow_columns import array, numbers
 from raydpzv.records import metrics
 from raydpzv.report import plots, text
 from raydpzv.report.plots import ReportFigure
@@ -77,8 +78,8 @@ def timeline(runs: Sequence[RunView]) -> ReportFigure | None:
     figure, axes = plots.canvas(9.0, 1.2 + sum(heights), rows=len(drawn))
     axes[0, 0].get_gridspec().set_height_ratios(heights)
     short = False
-    for ax, (run, numbers, trips, _) in zip(axes.flat, drawn, strict=True):
-        short |= _bars(ax, [label(number, run.party_names) for number in numbers], trips)
+    for ax, (run, clients, trips, _) in zip(axes.flat, drawn, strict=True):
+        short |= _bars(ax, [label(number, run.party_names) for number in clients], trips)
         plots.head(ax, "Activations" if len(runs) == 1 else run.label)
     axes[-1, 0].set_xlabel(clock_axis([run for run, *_ in drawn]))
     names = ("round trip", "late: due while the previous one ran", "when a late one was due")
@@ -103,8 +104,8 @@ def _ends(kinds: set[bool]) -> str:
 
 
 def _time_passes(service: pa.Table) -> bool:
-    """Tell whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
-    return service.num_rows > 0 and bool(service.column("served").to_numpy().max() > 0)
+    """Return whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
+    return service.num_rows > 0 and bool(array(service.column("served")).max() > 0)
 
 
 def _trips(service: pa.Table) -> tuple[list[int], list[metrics.Activity], int]:
@@ -112,14 +113,14 @@ def _trips(service: pa.Table) -> tuple[list[int], list[metrics.Activity], int]:
 
     All clients if they are few, one without a round trip included; of many, the first that took part.
     """
-    client = service.column("client").to_numpy()
+    client = array(service.column("client"))
     took_part = np.unique(client)
     if took_part[-1] < _MOST_CLIENTS:
         trips = metrics.activity(service)
         return [t.client for t in trips], trips, len(trips)
     chosen = took_part[:_MOST_CLIENTS]
-    few = service.filter(pa.array(np.isin(client, chosen)))
-    place = pa.array(np.searchsorted(chosen, few.column("client").to_numpy()), pa.int32())
+    few = service.filter(numbers(np.isin(client, chosen)))
+    place = numbers(np.searchsorted(chosen, array(few.column("client"))).astype(np.int32))
     renumbered = few.set_column(few.schema.get_field_index("client"), "client", place)
     return chosen.tolist(), metrics.activity(renumbered, len(chosen)), len(took_part)
 
@@ -155,7 +156,7 @@ def _age_axis(ax: Axes, used: int) -> None:
 
 
 def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) -> bool:
-    """Draw the round trips in the window; tell whether some are too short for a bar and drawn as strokes."""
+    """Draw the round trips in the window; return whether some are too short for a bar and drawn as strokes."""
     end, strokes = _window(trips), False
     for t in trips:
         seen = t.woke < end

@@ -147,9 +147,10 @@ def final_accuracy(run: Mapping[str, Any]) -> float:
 
 
 def ends_without_model(run: Mapping[str, Any]) -> bool:
-    """Tell whether a run ends without a model: an error ended it, or its accuracy (concordance) is no number."""
+    """Return whether a run ends without a model: an error ended it, or it has no score that is a number."""
     ended = run["outcome"] in FAILURES and run["status"] in ("failed", "missing")
-    unscored = math.isnan(run["accuracy"]) and math.isnan(known(run.get("concordance")))
+    names = ("accuracy", "concordance", *(("loss",) if run["outcome"] == "ok" else ()))
+    unscored = all(math.isnan(known(run.get(name))) for name in names)
     return ended or run["outcome"] == "failed" or unscored
 
 

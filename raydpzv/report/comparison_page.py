@@ -20,7 +20,7 @@ from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
 from raydpzv.report.comparison_lines import FAILURES, lines
 from raydpzv.report.comparison_privacy import MEANING, compared_privacy
-from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
+from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, measures_of, table
 from raydpzv.report.page import rendered, write_pictures
 from raydpzv.report.plots import ReportFigure
 
@@ -82,7 +82,9 @@ def _words(folded: pa.Table, compared: Compared, about: About) -> dict[str, Any]
         "plan": about.plan,
         "heads": words.heads_line(about.heads),
         "facts": _facts(runs),
-        "accuracy": words.accuracy_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs)),
+        "accuracy": words.accuracy_grid(
+            folded, equal_bytes(curves, runs), equal_seconds(curves, runs), measures_of(runs)
+        ),
         "accuracy_note": words.ACCURACY_NOTE,
         "targets": [(words.target_title(t), words.target_grid(folded, t)) for t in targets],
         "target_note": words.TARGET_NOTE,

@@ -137,7 +137,7 @@ def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
 
 
 def _scored(lines: Sequence[Line]) -> bool:
-    """Tell whether any run has accuracies; survival times have none."""
+    """Return whether any run has accuracies; survival times have none."""
     return any(math.isfinite(final_accuracy(run)) for line in lines for run in line.runs)
 
 

@@ -1,4 +1,4 @@
-"""What is proved against whom, for all lines of a comparison: equal rows stand once, each note once below.
+"""What is proved against whom, for all lines of a comparison: equal rows appear once, each note once below.
 
 A claim is a row of `raydpzv.report.comparison_table.CLAIMS`. Of the seeds of a line the largest ε counts, and it is
 proved only if it is for every seed.
@@ -153,7 +153,7 @@ def _least(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _asked(run: Mapping[str, Any]) -> bool:
-    """Tell whether noise was asked for."""
+    """Return whether noise was asked for."""
     return any(run[name] is not None for name in ("epsilon", "multiplier", "sigma"))
 
 

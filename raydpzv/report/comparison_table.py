@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.notebook import table_html
 from raydpzv.report.comparison_lines import (
     FAILURES,
     Evaluations,
@@ -49,7 +50,7 @@ RUNS = pa.schema(
         ("accuracy", pa.float64()),  # of the last evaluation; NaN where there is none
         ("best_accuracy", pa.float64()),  # of the model that validation rows choose; NaN without them
         ("validation_accuracy", pa.float64()),  # of that model; NaN without them
-        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: tells a fall
+        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: shows a fall
         ("roc_auc", pa.float64()),  # of the last evaluation; NaN where there are no two classes
         ("pr_auc", pa.float64()),
         ("balanced_accuracy", pa.float64()),  # of two classes, likewise
@@ -119,10 +120,23 @@ class Compared(NamedTuple):
     curves: pa.Table
     claims: pa.Table
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                row["label"],
+                "none" if row["epsilon"] is None else f"{row['epsilon']:g}",
+                f"{row['runs']}{', ' + row['why'] if row['why'] else ''}",
+                "{accuracy_median:.3f} ({accuracy_min:.3f} to {accuracy_max:.3f})".format(**row),
+            )
+            for row in table(self.runs, self.curves, ()).to_pylist()
+        ]
+        heads = ("method", "noise calibrated to ε", "runs", "test accuracy: median (min to max)")
+        return table_html("comparison", rows, heads)
+
 
 _SPREAD = ("median", "min", "max")
 _SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
-"""Names of scores beside accuracy, of which ranges stand in the table."""
+"""Names of scores beside accuracy, of which the table has ranges."""
 
 
 def target_name(target: float) -> str:
@@ -139,7 +153,8 @@ def table(runs: pa.Table, curves: pa.Table, targets: Sequence[float]) -> pa.Tabl
     """
     found, asked = lines(runs, curves), [target_name(t) for t in dict.fromkeys(targets)]
     sent, passed = equal_bytes(curves, runs), equal_seconds(curves, runs)
-    rows = [_row(line, sent, passed, dict.fromkeys(targets)) for line in found]
+    measures = measures_of(runs)
+    rows = [_row(line, sent, passed, dict.fromkeys(targets)) | _measures(line, measures) for line in found]
     for name in asked:
         medians = [
             row[f"seconds_{name}_median"] for row, line in zip(rows, found, strict=True) if not line.control
@@ -148,7 +163,7 @@ def table(runs: pa.Table, curves: pa.Table, targets: Sequence[float]) -> pa.Tabl
         for row in rows:
             compared = math.isfinite(quickest) and quickest > 0
             row[f"slower_{name}"] = row[f"seconds_{name}_median"] / quickest if compared else math.nan
-    return pa.Table.from_pylist(rows, schema=_schema(asked))
+    return pa.Table.from_pylist(rows, schema=_schema(asked, measures))
 
 
 def equal_bytes(curves: pa.Table, runs: pa.Table | None = None) -> int:
@@ -212,6 +227,21 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
     return row
 
 
+def measures_of(runs: pa.Table) -> list[str]:
+    """Return the names of further measures that a comparison's runs have: of numbers, and the user's."""
+    return [name for name in runs.column_names if name not in RUNS.names]
+
+
+def _measures(line: Line, names: Sequence[str]) -> dict[str, float]:
+    """Return the columns of further measures: over the runs that end with a model, since none has a worst value."""
+    ended = [run for run in line.runs if not ends_without_model(run)]
+    return {
+        column: value
+        for name in names
+        for column, value in _spread(name, [known(run[name]) for run in ended]).items()
+    }
+
+
 def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """Return a score of each run's model; 0 where a run ends without one."""
     return [0.0 if ends_without_model(run) else known(run[name]) for run in runs]
@@ -260,7 +290,7 @@ def _median(values: Sequence[float | None]) -> float:
     return float(np.median(found)) if found else math.nan
 
 
-def _schema(targets: Sequence[str]) -> pa.Schema:
+def _schema(targets: Sequence[str], measures: Sequence[str] = ()) -> pa.Schema:
     fields = [
         *(
             ("label", pa.string()),
@@ -286,7 +316,7 @@ def _schema(targets: Sequence[str]) -> pa.Schema:
         fields += _floats(f"seconds_{name}", _SPREAD)
         fields += [(f"{way}_{name}_median", pa.float64()) for way in ("bytes_up", "bytes_down")]
         fields += [*_floats(f"bytes_{name}", _SPREAD), (f"slower_{name}", pa.float64())]
-    return pa.schema(fields)
+    return pa.schema([*fields, *(field for name in measures for field in _floats(name, _SPREAD))])
 
 
 def _floats(name: str, whats: Sequence[str]) -> list[tuple[str, pa.DataType]]:

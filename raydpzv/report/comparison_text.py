@@ -19,7 +19,14 @@ from raydpzv.records.summary_fields import shown
 from raydpzv.report import text
 from raydpzv.report.comparison_lines import CALIBRATED, FAILURES, NOT_RUN, calibrated, lines, named
 from raydpzv.report.comparison_privacy import privacy_block, privacy_line
-from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table, target_name
+from raydpzv.report.comparison_table import (
+    Compared,
+    equal_bytes,
+    equal_seconds,
+    measures_of,
+    table,
+    target_name,
+)
 from raydpzv.report.table import Column, Grid, Mark, grid
 
 ACCURACY_NOTE = (
@@ -47,9 +54,9 @@ def summary_report(compared: Compared, targets: Sequence[float]) -> Group:
     """Return a comparison for one screen of 120 columns: a table, and a line each for failures, targets, privacy."""
     runs, curves, claims = compared
     folded = table(runs, curves, targets)
-    found = summary_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs))
+    found = summary_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs), measures_of(runs))
     failed, warnings = failures_line(runs), warning_lines(runs, curves)
-    score = next(name for name in ("concordance", "accuracy") if name in found.heads)
+    score = next((name for name in ("concordance", "accuracy") if name in found.heads), "scores")
     hidden = len(warnings) - _MOST_WARNINGS
     parts: list[RenderableType] = [
         found.console(f"Test {score}: {_TITLE}{_AIM if AIM in found.heads else ''}", gap=0, once=True),
@@ -66,7 +73,7 @@ def console_report(compared: Compared, targets: Sequence[float]) -> Group:
     """Return everything about a comparison, for a console of 120 columns."""
     runs, curves, claims = compared
     folded = table(runs, curves, targets)
-    found = accuracy_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs))
+    found = accuracy_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs), measures_of(runs))
     parts: list[RenderableType] = [
         found.console("Test accuracy: median, and range over the seeds", gap=0, once=True),
         Text(ACCURACY_NOTE, "dim"),
@@ -82,10 +89,10 @@ def console_report(compared: Compared, targets: Sequence[float]) -> Group:
     return Group(*parts, *(Text(line, "bold red") for line in failure_lines(runs)), *warnings)
 
 
-def summary_grid(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
+def summary_grid(folded: pa.Table, bytes_at: int, seconds_at: float, measures: Sequence[str] = ()) -> Grid:
     """Return one row of one line for each method at each ε; columns that would say nothing are left out.
 
-    bytes_at, seconds_at: budgets that every run covers, 0 and NaN where there is none.
+    bytes_at, seconds_at: budgets that every run covers, 0 and NaN where there is none. measures: further ones, by name.
     """
     rows = folded.to_pylist()
     columns = [_METHOD]
@@ -94,8 +101,9 @@ def summary_grid(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     columns.append(_runs(why=False))
     if _scored(rows, "concordance"):
         columns.append(_spread("concordance", "concordance", text.short, " ({} to {})"))
-    else:
+    elif not all(math.isnan(row["accuracy_median"]) for row in rows) or not measures:
         columns.append(_spread("accuracy", "accuracy", text.percent, " ({} to {})"))
+    columns += [_spread(name, name, text.short, " ({} to {})") for name in measures]
     if bytes_at:
         columns.append(_median(f"at {text.size(bytes_at)}", "equal_bytes", text.percent))
     if not math.isnan(seconds_at):
@@ -108,7 +116,7 @@ def summary_grid(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     return grid(columns, rows)
 
 
-def accuracy_grid(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
+def accuracy_grid(folded: pa.Table, bytes_at: int, seconds_at: float, measures: Sequence[str] = ()) -> Grid:
     """Return one row per line of the table, with ranges on lines of their own; budgets as for `summary_grid`."""
     rows = folded.to_pylist()
     scores = [
@@ -121,6 +129,7 @@ def accuracy_grid(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     names = ("best", "roc_auc", "roc_auc", "balanced_accuracy", "concordance")
     columns = [_METHOD, Column(CALIBRATED, lambda r: r["epsilon"], calibrated), _runs(why=True)]
     columns.append(_spread("accuracy", "accuracy", text.percent))
+    columns += [_spread(name, name, text.short) for name in measures]
     columns += [column for column, name in zip(scores, names, strict=True) if _scored(rows, name)]
     if bytes_at:
         columns.append(_spread(f"at {text.size(bytes_at)}", "equal_bytes", text.percent))
@@ -198,7 +207,7 @@ def _spread(title: str, name: str, show: Show, ends: str = "\n{} to {}") -> Colu
 
 
 def _scored(rows: Sequence[Row], name: str) -> bool:
-    """Tell whether any line has such a score: a run without a model has 0 of each, asked for or not."""
+    """Return whether any line has such a score: a run without a model has 0 of each, asked for or not."""
     return any(row[f"{name}_median"] > 0 for row in rows)
 
 

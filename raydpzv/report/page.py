@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,10 +23,9 @@ from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.schema import SCHEMAS
-from raydpzv.report import client_plots, plots, privacy, run_plots, run_summary, run_tables
+from raydpzv.records.schema import EMPTY
+from raydpzv.report import client_plots, measure_plots, plots, privacy, run_plots, run_summary, run_tables
 from raydpzv.report.plots import ReportFigure
-from raydpzv.report.run_names import labels
 from raydpzv.report.run_tables import RunView
 from raydpzv.report.table import grid
 from raydpzv.storage.download import check_not_midway
@@ -35,6 +34,7 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     run_plots.accuracy_over_updates,
     run_plots.accuracy_over_seconds,
     run_plots.accuracy_over_bytes,
+    measure_plots.measures_over_updates,
     run_plots.loss_over_updates,
     run_plots.bytes_per_update,
     run_plots.missed_over_updates,
@@ -138,9 +138,8 @@ def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
         found = publication(summary, settings, environment)
         summary, settings, environment = found.summary, found.settings, found.environment
         scenario = tomli_w.dumps(settings)
-    nothing = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
     withheld = str(summary["published"]["withheld"])
-    return ReportedRun(RunView("", summary, nothing), scenario, settings, _shown(environment), withheld)
+    return ReportedRun(RunView("", summary, EMPTY), scenario, settings, _shown(environment), withheld)
 
 
 def _shown(environment: Mapping[str, Any]) -> str:
@@ -210,3 +209,59 @@ def _facts(summaries: Sequence[run_summary.Summary]) -> str:
         return ", ".join(sorted({str(s.get("scenario")) for s in summaries}))
     rows = dict(run_summary.summary_rows(summaries[0]))
     return f"method {rows['method']}, seed {rows['seed']}, {rows['status']}"
+
+
+_MOST = 3  # settings in one label
+_IGNORED = ("name", "title", "seed", "method.name")
+
+Facts = Sequence[Mapping[str, Any]]
+
+
+def labels(summaries: Facts, scenarios: Facts = ()) -> list[str]:
+    """Return one label per run: its method, and what runs of the same method differ in.
+
+    That is the scenario and the seed, then settings; scenarios: the runs' settings as trees. Runs that no few
+    settings tell apart are numbered.
+    """
+    names = [str(s.get("method")) for s in summaries]
+    names = _distinguished(names, summaries, _scenario_and_seed)
+    if scenarios:
+        names = _distinguished(names, [dict(_leaves(tree)) for tree in scenarios], _settings)
+    if len(set(names)) < len(names):
+        return [f"{name}, run {i}" for i, name in enumerate(names, 1)]
+    return names
+
+
+def _distinguished(names: Sequence[str], facts: Facts, say: Callable[[Facts], list[list[str]]]) -> list[str]:
+    """Return the names, those that several runs share with what is to be said about just these runs."""
+    found = list(names)
+    for name in {n for n in names if names.count(n) > 1}:
+        same = [i for i, n in enumerate(names) if n == name]
+        for i, words in zip(same, say([facts[i] for i in same]), strict=True):
+            found[i] = ", ".join(dict.fromkeys([name, *words]))
+    return found
+
+
+def _scenario_and_seed(summaries: Facts) -> list[list[str]]:
+    differing = [k for k in ("scenario", "seed") if len({str(s.get(k)) for s in summaries}) > 1]
+    return [[str(s.get(k)) if k == "scenario" else f"{k} {s.get(k)}" for k in differing] for s in summaries]
+
+
+def _settings(settings: Facts) -> list[list[str]]:
+    """Return the settings in which the runs differ, the method's alone if they do; nothing if they are too many."""
+    keys = [k for k in dict.fromkeys(k for s in settings for k in s) if len({s.get(k) for s in settings}) > 1]
+    method = [k for k in keys if k.startswith("method.")]
+    for chosen in (method, keys):
+        words = [[f"{k.split('.')[-1]}={s[k]}" for k in chosen if k in s] for s in settings]
+        if len(chosen) <= _MOST and len({tuple(w) for w in words}) == len(settings):
+            return words
+    return [[] for _ in settings]
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings of a tree as (dotted key, value in words)."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{key}.")
+        elif f"{path}{key}" not in _IGNORED:
+            yield f"{path}{key}", value if isinstance(value, str) else json.dumps(value, default=str)

@@ -90,7 +90,7 @@ def outline(ax: Axes, share: NDArray[Any], edges: NDArray[Any], look: Look | Non
 
 
 def drawn_before(ax: Axes, curve: Curve) -> bool:
-    """Tell whether an earlier line already has these heights and would vanish below this one."""
+    """Return whether an earlier line already has these heights and would vanish below this one."""
     (y,) = thin(curve.y)
     return any(np.array_equal(np.asarray(line.get_ydata()), y, equal_nan=True) for line in ax.get_lines())
 
@@ -141,7 +141,7 @@ def plain_log(ax: Axes, direction: Literal["x", "y"]) -> None:
 
 
 def wide(values: Sequence[float] | NDArray[Any]) -> bool:
-    """Tell whether positive values span so much that a logarithmic axis shows more; zeros do not count."""
+    """Return whether positive values span so much that a logarithmic axis shows more; zeros do not count."""
     positive = [v for v in values if v > 0]
     return bool(positive) and max(positive) > _SPAN * min(positive)
 

@@ -21,17 +21,20 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
+from raydpzv.arrow_columns import array
 from raydpzv.privacy import claim_words
 from raydpzv.records import lateness, metrics, traffic
 from raydpzv.records.lateness import leg_begins
 from raydpzv.report import plots, text
+from raydpzv.report.measure_plots import judged
 from raydpzv.report.plots import Curve, ReportFigure, chart
+from raydpzv.report.run_summary import score_name
 from raydpzv.report.run_tables import RunView
 
 PAPER = "claimed by the paper, not proved"
 PAPER_TRUE = "claimed by the paper, here proved"
 CLIENT = "proved against a client that knows its batches"
-_WHOM = {"external": "whoever sees the models", "client": "one silo", "server": "the server"}
+_WHOM = {"external": "anyone who sees the models", "client": "one silo", "server": "the server"}
 _LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
 """Styles of curves of ε, by adversary or claimant."""
 _VERTICAL = "uploads the server has served"
@@ -95,13 +98,13 @@ def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
         return drawn
     for time in begins:
         drawn.figure.axes[0].axvline(time, color=plots.FAINT, linestyle=":")
-    said = f"{drawn.caption} Dotted: where the run, interrupted, went on as a new leg."
+    said = f"{drawn.caption} Dotted: where the run, interrupted, continued as a new leg."
     return replace(drawn, caption=said)
 
 
 def accuracy_over_bytes(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw test accuracy against the tensor bytes on the wire, both directions, of runs that send any."""
-    sent = [int(_evaluations(r).bytes.max(initial=0)) for r in runs]
+    sent = [int(judged(r).bytes.max(initial=0)) for r in runs]
     divisor, unit = text.size_unit(max(sent, default=0))
     caption = "Test accuracy against the tensor bytes sent by all parties, up and down together."
     words = f"sent, up and down ({unit})"
@@ -110,43 +113,34 @@ def accuracy_over_bytes(runs: Sequence[RunView]) -> ReportFigure | None:
 
 
 def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigure | None:
-    found = [(i, r, s) for i, r in enumerate(runs) if len((s := _evaluations(r)).round)]
+    found = [(i, r, s) for i, r in enumerate(runs) if len((s := judged(r)).round)]
     moves = [not axis.still or bool(getattr(s, axis.field).max() > 0) for *_, s in found]
     still = [r for (_, r, _), moving in zip(found, moves, strict=True) if not moving]
     drawn = list(compress(found, moves))
     if not drawn:
         return None
-    score = "concordance" if any(map(_survived, runs)) else "accuracy"
-    figure, ax = chart(f"Test {score} over {axis.name}", axis.words, f"test {score} (%)")
+    score = next((name for r in runs if (name := score_name(r.summary)) != "accuracy"), "accuracy")
+    share = score in ("accuracy", "concordance")
+    figure, ax = chart(f"Test {score} over {axis.name}", axis.words, f"test {score}{' (%)' if share else ''}")
     if axis.wide:
         plots.plain_log(ax, "x")
     curves = [
         Curve(
             getattr(s, axis.field) / axis.unit,
             *(s.accuracy, plots.line(i), run.label),
-            end=text.percent(s.accuracy[-1]),
+            end=(text.percent if share else text.short)(s.accuracy[-1]),
             marked=True,
         )
         for i, run, s in drawn
     ]
     handles = plots.lines(ax, curves)
     plots.mark_ends(ax, curves)
-    plots.percents(ax)
+    if share:
+        plots.percents(ax)
     if len(runs) > 1:
         plots.legend(figure, handles)
     said = caption.replace("accuracy", score, 1) + _left_out(still, axis.still)
     return ReportFigure(f"accuracy_over_{axis.name}", said, figure)
-
-
-def _survived(run: RunView) -> bool:
-    """Tell whether a run's held-out rows are survival times, which have a concordance and no accuracy."""
-    return bool(run.rows["concordance"].num_rows)
-
-
-def _evaluations(run: RunView) -> metrics.AccuracySeries:
-    """Return the evaluations; in place of accuracies the concordances of survival times."""
-    found = metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
-    return replace(found, accuracy=metrics.concordances(run.rows["concordance"])) if _survived(run) else found
 
 
 def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
@@ -201,7 +195,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     adversary and accountant, which its legend repeats.
     """
     of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
-    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone tell nothing of users
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
     series = [
         (i, r, metrics.epsilon_series(r.rows["release"]))
         for i, r in enumerate(runs)
@@ -473,9 +467,9 @@ def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def counts_of(pair: pa.Table) -> np.ndarray:
     """Return n_su, int64 [S, U], of a run's `pair` rows."""
-    users, silos = pair.column("user").to_numpy(), pair.column("silo").to_numpy()
+    users, silos = array(pair.column("user")), array(pair.column("silo"))
     counts_SU = np.zeros((silos.max() + 1, users.max() + 1), np.int64)
-    counts_SU[silos, users] = pair.column("records").to_numpy()
+    counts_SU[silos, users] = array(pair.column("records"))
     return counts_SU
 
 

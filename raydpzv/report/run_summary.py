@@ -25,7 +25,7 @@ _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 
 
 def is_horizontal(summary: Summary) -> bool:
-    """Tell whether the run's clients share out rows and train one model, rather than share out features."""
+    """Return whether the run's clients share out rows and train one model, rather than share out features."""
     name = summary.get("method")
     return name in METHODS and METHODS[str(name)].one_model
 
@@ -36,22 +36,35 @@ def headline(summary: Summary) -> str:
 
 
 def accuracy_line(summary: Summary) -> str:
-    """Return the final test accuracy, or concordance, after how many updates, and what is wrong with it if anything."""
+    """Return the final test accuracy, or what stands for it, after how many updates, and what is wrong with it."""
     updates = updates_text(summary)
     unit = "" if "rounds" in updates or "updates" in updates else " updates"
-    best, ranked = _chosen(summary), summary.get("concordance")
-    scored = (
-        f"concordance {text.number(ranked)}"
-        if text.known(ranked)
-        else f"accuracy {text.percent(summary.get('accuracy'))}"
-    )
-    line = f"Test {scored} after {updates}{unit}"
+    best, name = _chosen(summary), score_name(summary)
+    show = text.percent if name == "accuracy" else text.number
+    line = f"Test {name} {show({**summary, **measures(summary)}.get(name))} after {updates}{unit}"
     line += f" (best model: {best})" if best else ""
     if failure := summary.get("failure"):
         return f"{line}: NO RESULT, {shown(str(failure))}."
     if summary.get("status") != "done":
         return f"{line}; the run {shown(str(summary.get('stopped_by') or 'did not finish'))}."
     return f"{line}."
+
+
+def measures(summary: Summary) -> Mapping[str, Any]:
+    """Return the measures of numbers, and those of the user, by name."""
+    found = summary.get("measures")
+    return found if isinstance(found, Mapping) else {}
+
+
+def score_name(summary: Summary) -> str:
+    """Return what a run's model is judged by: accuracy; of times concordance; of numbers rmse, or else the loss."""
+    if text.known(summary.get("concordance")):
+        return "concordance"
+    if not text.known(summary.get("accuracy")) and "rmse" in measures(summary):
+        return "rmse"
+    return (
+        "loss" if text.known(summary.get("loss")) and not text.known(summary.get("accuracy")) else "accuracy"
+    )
 
 
 def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
@@ -96,7 +109,7 @@ def summary_table(summary: Summary, clock: str = "virtual") -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    # a private run's rows hold losses: whoever knows all but a label would find it by their digest
+    # a private run's rows hold losses: anyone who knows all but a label would find it by their digest
     unshown = ("versions", "digest of rows") if withheld(summary) else ("versions",)
     for name, value in summary_rows(summary, clock):
         if name not in unshown:
@@ -188,9 +201,9 @@ def _chosen(summary: Summary) -> str | None:
 
 
 def _scores(summary: Summary) -> list[Row]:
-    """Return the test scores: accuracies, which survival times lack, and those of two classes or survival times."""
-    ranked, best = text.known(summary.get("concordance")), _chosen(summary)
-    rows = [] if ranked else [("test accuracy", text.percent(summary.get("accuracy")))]
+    """Return the test scores: accuracies, those of two classes or survival times, and measures of their own name."""
+    best, accurate = _chosen(summary), score_name(summary) == "accuracy"
+    rows = [("test accuracy", text.percent(summary.get("accuracy")))] if accurate else []
     rows += [("test accuracy of the best model", best)] if best else []
     named = (
         ("area under the ROC curve", "roc_auc", text.number),
@@ -198,7 +211,8 @@ def _scores(summary: Summary) -> list[Row]:
         ("balanced accuracy", "balanced_accuracy", text.percent),
         ("concordance", "concordance", text.number),
     )
-    return rows + [(name, show(summary[key])) for name, key, show in named if text.known(summary.get(key))]
+    rows += [(name, show(summary[key])) for name, key, show in named if text.known(summary.get(key))]
+    return rows + [(name, text.number(value)) for name, value in measures(summary).items()]
 
 
 def _status(summary: Summary) -> str:
@@ -207,7 +221,7 @@ def _status(summary: Summary) -> str:
 
 
 def _is_agent(summary: Summary) -> bool:
-    """Tell whether the one client is its own server: what it catches up on never travels."""
+    """Return whether the one client is its own server: what it catches up on never travels."""
     return is_horizontal(summary) and METHODS[str(summary["method"])].agent
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from raydpzv.arrow_columns import array
 from raydpzv.privacy.claim_words import stated
 from raydpzv.records import traffic
 from raydpzv.records.store import Rows
@@ -159,7 +160,7 @@ def client_rows(run: RunView, scenario: Mapping[str, Any]) -> list[ClientRow]:
         return []
     count, seconds = len(found), run.summary.get("simulated_seconds") or math.nan
     up, down = traffic.bytes_by_client(run.rows["message"], count)
-    uploads = np.bincount(run.rows["service"].column("client").to_numpy(), minlength=count).tolist()
+    uploads = np.bincount(array(run.rows["service"].column("client")), minlength=count).tolist()
     asked = _asked(scenario, count)
     return [
         ClientRow(

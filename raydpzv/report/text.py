@@ -34,7 +34,7 @@ def percent(value: Any) -> str:
 
 
 def known(value: Any) -> bool:
-    """Tell whether a summary's number is one: null and NaN are none."""
+    """Return whether a summary's number is one: null and NaN are none."""
     return value is not None and not math.isnan(value)
 
 

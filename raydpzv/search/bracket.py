@@ -114,7 +114,7 @@ class Bracket:
         return next((n for n in here if not math.isnan(self._came[rung][n])), None)
 
     def _affords(self, rung: int, target: int, kept: int = 0) -> bool:
-        """Tell whether the share suffices for a trial's way from a rung to another; kept: updates to be left then."""
+        """Return whether the share suffices for a trial's way from a rung to another; kept: updates to be left then."""
         made = sum(self._targets[level] for level in self._sent.values())
         more = self._targets[target] - self._targets[rung]
         return made + more + kept <= SHARE * self._targets[-1] * len(self._sent)

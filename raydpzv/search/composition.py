@@ -1,6 +1,6 @@
 """What a whole search spends: the releases of all its trials composed, against one adversary.
 
-Whoever chose the best trial by its results has looked at all of them, so that its own ε alone may not be claimed of it.
+Choosing the best trial by its results looks at all of them, so that its own ε alone may not be claimed of it.
 Each trial whose accountant is the closed form is μ-GDP whatever the trials before it released; such releases compose by
 adding their μ² (Dong, Roth, Su 2022), also if a trial's settings depend on the results of earlier ones.
 

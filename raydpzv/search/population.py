@@ -36,7 +36,7 @@ from raydpzv.records.fork import fork, fork_size
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
-from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
+from raydpzv.search.search_plan import Population, SearchPlan, Trial, check_evaluated
 from raydpzv.search.space import Dimension, literal, rounded
 from raydpzv.search.trial_ranking import figure, has_reached, metric_at, ranked, without_checkpoint
 
@@ -102,6 +102,7 @@ def population_of(
         )
     found = max(1, budget // LEGS // every) * every if interval is None else interval
     if found % every or not every <= found < budget:
+        check_evaluated(every, budget, default=interval is None)
         raise SpecError(
             f"--interval: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: "
             "trials are held against one another at evaluations"
@@ -150,16 +151,16 @@ def _check_space(spec: AnyScenario, space: Sequence[Dimension]) -> None:
 def _check_going_on(spec: AnyScenario) -> None:
     if spec.clock.kind == "wall":
         raise SpecError(
-            "clock.kind: --scheduler pbt goes on from checkpoints after so many updates, and real time does not stand "
-            'still there; use "virtual"'
+            "clock.kind: --scheduler pbt continues from checkpoints after so many updates, and real time does not "
+            'stand still there; use "virtual"'
         )
     if why := without_checkpoint(spec):
         raise SpecError(
-            f"--scheduler pbt: goes on from checkpoints, and these runs have none, since {why}; use asha"
+            f"--scheduler pbt: continues from checkpoints, and these runs have none, since {why}; use asha"
         )
     if spec.privacy and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
         raise SpecError(
-            'privacy.noise: with "seeded" a trial of --scheduler pbt and the one that it goes on from would draw the '
+            'privacy.noise: with "seeded" a trial of --scheduler pbt and the one that it continues from would draw the '
             'same noise for two sums, whose difference lacks it; use "system"'
         )
     if getattr(spec.method, "coins", "") == "system":
@@ -225,8 +226,8 @@ def _check_turns(plan: SearchPlan, found: Sequence[Turn]) -> None:
             )
         ):
             raise DataError(
-                f"{_TURNS}: line {number + 1}, after {turn.updates} updates, is no decision of this search; bring the "
-                "file back from a copy, or start a new search"
+                f"{_TURNS}: line {number + 1}, after {turn.updates} updates, is no decision of this search; restore "
+                "the file from a copy, or start a new search"
             )
 
 
@@ -279,8 +280,8 @@ def apply_turns(folder: Path, plan: SearchPlan) -> None:
             continue
         if path.is_dir() and former.exists():
             raise DataError(
-                f"{folder / _TURNS}: trial {exploit.trial} went on from another after {found[-1].updates} updates, and "
-                "not as this file has it; bring the file back from a copy, or start a new search"
+                f"{folder / _TURNS}: trial {exploit.trial} continued from another after {found[-1].updates} updates, "
+                "and not as this file has it; restore the file from a copy, or start a new search"
             )
         check_paused(exploit.trial, path, found[-1].updates)
         check_paused(exploit.donor, donor, found[-1].updates)
@@ -302,8 +303,8 @@ def _check_known(folder: Path, trained: Sequence[Trial], found: Sequence[Turn]) 
         other = trial.number not in undone and RunFolder.begun(path) and not _is(trial, path)
         if other or not known.issuperset(path.parent.glob(f"{path.name}.until-*")):
             raise DataError(
-                f"{folder / _TURNS}: trial {trial.number} ({path}) has gone on from another, and not as this file has "
-                "it; bring the file back from a copy, or start a new search"
+                f"{folder / _TURNS}: trial {trial.number} ({path}) has continued from another, and not as this file "
+                "has it; restore the file from a copy, or start a new search"
             )
 
 
@@ -324,7 +325,7 @@ def _decided(folder: Path, plan: SearchPlan, updates: int) -> Turn:
     values = {n: metric_at(path, plan.metric, updates) for n, path in paths.items()}
     key = Key(population.seed) / "search" / "population" / updates
     exploits = []
-    for number, donor in pairs(values, population.quantile, key, higher=METRICS[plan.metric] == "max"):
+    for number, donor in pairs(values, population.quantile, key, higher=plan.higher):
         check_alike(number, paths[number], donor, paths[donor], updates)
         size = fork_size(paths[donor])
         now = current(next(t for t in trials if t.number == donor))
@@ -403,7 +404,7 @@ def check_paused(number: int, run: Path, updates: int) -> None:
     if max(made) > updates:
         raise RunError(
             f"trial {number} ({run}) wanted to stand after {updates} updates, where the population is held against one "
-            f"another, but has made {max(made)}: somebody went on with it alone; start a new search"
+            f"another, but has made {max(made)}: somebody continued it alone; start a new search"
         )
 
 
@@ -439,7 +440,7 @@ def facts_of(number: int, found: Sequence[Turn]) -> dict[str, Any]:
 def said(turn: Turn) -> list[str]:
     """Return a line for each trial that resumes from another one."""
     return [
-        f"after {turn.updates} updates trial {e.trial} ({figure(e.value)}) goes on from trial {e.donor} "
+        f"after {turn.updates} updates trial {e.trial} ({figure(e.value)}) continues from trial {e.donor} "
         f"({figure(e.donor_value)}; {e.state_bytes:,} bytes of checkpoint and ledger) with "
         + ", ".join(f"{name}={literal(value)}" for name, value in e.settings.items())
         for e in turn.exploits

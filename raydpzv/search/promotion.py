@@ -17,7 +17,7 @@ from raydpzv.errors import DataError, SpecError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.bracket import FACTOR, SHARE, Bracket, TrialLeg
 from raydpzv.search.search_folder import Decision, add_decisions, decisions, run_path
-from raydpzv.search.search_plan import SearchPlan, Trial
+from raydpzv.search.search_plan import SearchPlan, Trial, check_evaluated
 from raydpzv.search.trial_ranking import figure, is_paused_at, metric_at, without_checkpoint
 
 FIRST = 8
@@ -34,7 +34,7 @@ def why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
         return "--actors: actors of a trial's own cannot stand still"
     for trial in trials:
         if why := without_checkpoint(trial.spec):
-            return f"{trial} leaves no checkpoint to go on from: {why}"
+            return f"{trial} leaves no checkpoint to continue from: {why}"
         if name := _other_budget(trial.spec):
             return f"{name}: {trial} may end before it has made its updates"
     return ""
@@ -46,7 +46,7 @@ def _other_budget(spec: AnyScenario) -> str:
 
 
 def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
-    """Return after how many updates trials first stand: those given, or an eighth of the budget, at an evaluation.
+    """Return after how many updates trials first pause: those given, or an eighth of the budget, at an evaluation.
 
     Raises SpecError for trials that are not held against one another there.
     """
@@ -61,6 +61,7 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
     every = math.lcm(*(trial.spec.evaluate.every for trial in started))
     found = max(1, round(budget / FIRST / every)) * every if grace is None else grace
     if found % every or not every <= found < budget:
+        check_evaluated(every, budget, default=grace is None)
         raise SpecError(
             f"--grace: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: "
             "trials are held against one another at evaluations; set another, or lower evaluate.every"
@@ -69,12 +70,12 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
 
 
 def rungs(plan: SearchPlan) -> list[int]:
-    """Return after how many updates trials stand."""
+    """Return after how many updates trials pause."""
     return rungs_from(plan.grace, plan.budget)
 
 
 def rungs_from(first: int, budget: int) -> list[int]:
-    """Return after how many updates trials stand: each rung FACTOR times as far, up to budget / LAST.
+    """Return after how many updates trials pause: each rung FACTOR times as far, up to budget / LAST.
 
     The first is one in any case.
     """
@@ -88,8 +89,8 @@ def rule(plan: SearchPlan) -> str:
     """Return in a line what a search of this plan does."""
     stand = ", ".join(f"{rung:,}" for rung in rungs(plan))
     return (
-        f"asha promotes: trials stand at {stand} updates, the best {1 / FACTOR:.0%} of those that have come there go "
-        f"on first, then the best left, and at most {float(SHARE):.0%} of the updates of all trials in full are made"
+        f"asha promotes: trials pause at {stand} updates, the best {1 / FACTOR:.0%} of those that are there "
+        f"continue, then the best left, and at most {float(SHARE):.0%} of the updates of all trials in full are made"
     )
 
 
@@ -156,7 +157,7 @@ class Promotion:
         return True
 
     def close(self) -> None:
-        """Write down that the trials that still stand stay there: there is nobody left to send."""
+        """Write down that the trials that are still paused stay there: there is nobody left to send."""
         stay = [
             Decision(number, updates, None if math.isnan(value) else value, stop=True)
             for number, updates, value in self._bracket.paused
@@ -168,4 +169,4 @@ class Promotion:
 def said(leg: TrialLeg) -> str:
     """Return a line on a trial that is promoted from a rung."""
     end = "the end" if leg.until is None else f"{leg.until:,} updates"
-    return f"trial {leg.trial} ({figure(leg.value)} after {leg.since:,} updates) goes on to {end}"
+    return f"trial {leg.trial} ({figure(leg.value)} after {leg.since:,} updates) continues to {end}"

@@ -26,7 +26,7 @@ _DECISIONS = "decisions.jsonl"
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheduler was told of a trial after so many updates (None: no result), and whether it stopped it there."""
+    """What a scheduler got of a trial after so many updates (None: no result), and whether it stopped it there."""
 
     trial: int
     updates: int
@@ -35,7 +35,7 @@ class Decision:
 
 
 def is_search(folder: Path) -> bool:
-    """Tell whether a folder is a search's."""
+    """Return whether a folder is a search's."""
     return (folder / SEARCH).is_file()
 
 
@@ -49,7 +49,7 @@ def search_begun(folder: Path, plan: SearchPlan) -> Iterator[None]:
     with locked(folder, "search"):
         if is_search(folder) and not read_search(folder / SEARCH).same_as(plan):
             raise InputError(
-                f"{folder}: holds another search (other trials or settings); choose another --out, or go on with that "
+                f"{folder}: holds another search (other trials or settings); choose another --out, or continue that "
                 f"one: raydpzv resume {folder}"
             )
         keep_key(folder)
@@ -97,7 +97,7 @@ def cut_short(folder: Path) -> dict[int, int]:
 
 
 def decisions(folder: Path) -> list[Decision]:
-    """Return what the scheduler was told so far, in order. Raises DataError if the file is damaged.
+    """Return what the scheduler got so far, in order. Raises DataError if the file is damaged.
 
     A last line that was cut off when the writer was killed was never acted upon, and is left out.
     """

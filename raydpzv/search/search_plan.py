@@ -38,10 +38,18 @@ METRICS = {
     )
 }
 """What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
+OF_NUMBERS = {"rmse": "min", "r2": "max", "validation_rmse": "min", "validation_r2": "max"}
+"""The same of models of numbers."""
 SCHEDULERS = ("none", "asha", "pbt")
 REDUCTION = 3
 """Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third resume to thrice as many updates."""
 _TOLERANCE = 1 + 1e-9
+
+
+def is_higher_better(metric: str, spec: AnyScenario) -> bool:
+    """Tell whether more of a metric is better; of a user's own the scenario says so (`evaluate.lower`)."""
+    own = metric.removeprefix("validation_") in (spec.evaluate.lower or ())
+    return {**METRICS, **OF_NUMBERS}.get(metric, "min" if own else "max") == "max"
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Drawing:
         return override(self.base, settings)
 
     def accepts(self, settings: tuple[str, ...]) -> bool:
-        """Tell whether these settings are a scenario."""
+        """Return whether these settings are a scenario."""
         try:
             planned_claims(self.make(in_order(settings)))
         except SpecError:
@@ -132,10 +140,12 @@ class SearchPlan:
     log_scaled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.metric not in METRICS:
-            near = suggest(self.metric, METRICS)
+        metrics = [*METRICS, *OF_NUMBERS]
+        if self.metric not in metrics and not self.trials[0].spec.evaluate.metrics:
+            near = suggest(self.metric, metrics)
             raise SpecError(
-                f'--metric: wanted one of {", ".join(METRICS)}, got "{self.metric}". {near}'.rstrip()
+                f"--metric: wanted one of {', '.join(metrics)}, or a measure of your own (evaluate.metrics), got "
+                f'"{self.metric}". {near}'.rstrip()
             )
         if self.scheduler not in SCHEDULERS:
             known, near = ", ".join(SCHEDULERS[:-1]), suggest(self.scheduler, SCHEDULERS)
@@ -152,7 +162,7 @@ class SearchPlan:
     @property
     def higher(self) -> bool:
         """Is more of the metric better?"""
-        return METRICS[self.metric] == "max"
+        return is_higher_better(self.metric, self.trials[0].spec)
 
     @property
     def budget(self) -> int:
@@ -197,7 +207,7 @@ class SearchPlan:
         return judged(Trial(number, point, self.drawing.make(in_order(point))), self.epsilon)
 
     def same_as(self, other: SearchPlan) -> bool:
-        """Tell whether two searches are one, wherever their data lie and their trials run."""
+        """Return whether two searches are one, wherever their data lie and their trials run."""
         one, another = (
             replace(plan, actors=False, log_scaled=())._tree(located=False) for plan in (self, other)
         )
@@ -286,6 +296,15 @@ def judged(trial: Trial, epsilon: float | None) -> Trial:
     return trial if epsilon is None else replace(trial, skipped=_refusal(planned_claim(trial.spec), epsilon))
 
 
+def check_evaluated(every: int, budget: int, *, default: bool) -> None:
+    """Raise SpecError if no evaluation comes before the trials' end, where no option asked for another moment."""
+    if default:
+        raise SpecError(
+            f"evaluate.every: wanted fewer updates than budget.updates ({budget}), got {every}: trials are compared at "
+            "evaluations; lower it, or take --scheduler none"
+        )
+
+
 def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
     """Return after how many updates Ray's ASHA first decides: those given, or a ninth of the budget, at an evaluation.
 
@@ -301,6 +320,7 @@ def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
     every = max(trial.spec.evaluate.every for trial in trials)
     found = max(every, budget // REDUCTION**2) if grace is None else grace
     if not every <= found < budget:
+        check_evaluated(every, budget, default=grace is None)
         raise SpecError(
             f"--grace: wanted updates between evaluate.every ({every}) and budget.updates ({budget}), got {found}: "
             "ASHA decides at evaluations; lower evaluate.every, or take --scheduler none"

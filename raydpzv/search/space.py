@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from raydpzv.config.scenario import SCENARIOS, AnyScenario, method_fields
 from raydpzv.config.tree import read_tree
+from raydpzv.door import setting_path
 from raydpzv.errors import SpecError, suggest
 from raydpzv.keys import Key
 from raydpzv.registry import METHODS
@@ -58,24 +59,50 @@ class Dimension:
         return rounded(found, low, high)
 
 
-def read_space(path: Path, spec: AnyScenario, fixed: Sequence[str] = ()) -> tuple[Dimension, ...]:
-    """Read a space file for a scenario; fixed: settings given as key=value, which it may not vary. Raises SpecError."""
-    found = tuple(_dimensions(read_tree(path, "the space file"), path.name))
+def read_space(
+    space: Path | Mapping[str, Any], spec: AnyScenario, fixed: Sequence[str] = ()
+) -> tuple[Dimension, ...]:
+    """Read a space for a scenario, a file or its content; of a table, settings may have the short names of own.md.
+
+    fixed: settings given as key=value, which it may not vary. Raises SpecError.
+    """
+    where = space.name if isinstance(space, Path) else "the space"
+    tree = read_tree(space, "the space file") if isinstance(space, Path) else _nested(space, spec)
+    found = tuple(_dimensions(tree, where))
     if not found:
         raise SpecError(
-            f"{path.name}: wanted at least one setting to vary, such as method.lr.loguniform = [1e-3, 1e-1], got none"
+            f"{where}: wanted at least one setting to vary, such as method.lr.loguniform = [1e-3, 1e-1], got none"
         )
     given, known = {item.partition("=")[0].strip() for item in fixed}, _known(spec, found)
     for dimension in found:
         name = dimension.setting
         if name not in known:
             raise SpecError(
-                f"{name}: unknown setting in {path.name}. {suggest(name, known)}See `raydpzv list --settings`; give "
+                f"{name}: unknown setting in {where}. {suggest(name, known)}See `raydpzv list --settings`; give "
                 "table.key, as for --set"
             )
         if name in given:
-            raise SpecError(f"{name}: is fixed by --set and varied by {path.name}; drop one of the two")
+            raise SpecError(f"{name}: is fixed by --set and varied by {where}; drop one of the two")
     return found
+
+
+def _nested(space: Mapping[str, Any], spec: AnyScenario) -> dict[str, Any]:
+    """Return a table of settings as a file has it: dotted keys as tables, short names as settings."""
+    tree: dict[str, Any] = {}
+    for key, value in space.items():
+        name, _, kind = str(key).partition(".")
+        path = (
+            f"{setting_path(name, method_fields(type(spec.method)))}.{kind}" if kind in ("", *KINDS) else key
+        )
+        *tables, last = path.rstrip(".").split(".")
+        table = tree
+        for step in tables:
+            table = table.setdefault(step, {})
+        ways = dict(value) if isinstance(value, Mapping) else value
+        if isinstance(ways, dict):
+            ways = {way: list(given) if isinstance(given, tuple) else given for way, given in ways.items()}
+        table[last] = {**table.get(last, {}), **ways} if isinstance(ways, dict) else ways
+    return tree
 
 
 def drawn(space: Sequence[Dimension], samples: int, seed: int) -> list[tuple[str, ...]]:

@@ -53,7 +53,7 @@ def suggested(
 ) -> list[tuple[str, ...]]:
     """Return the settings of the next `count` trials, "key=value" each; the same for the same outcomes and seed.
 
-    higher: is more of the metric better? accepts: tells of settings whether they are a new scenario; where they are not
+    higher: is more of the metric better? accepts: whether settings are a new scenario; where they are not
     others are chosen. Fewer are returned where the space has no more.
     """
     optuna = require_optuna()

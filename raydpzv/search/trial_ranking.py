@@ -31,7 +31,7 @@ def ranked(values: Mapping[int, float], *, higher: bool) -> list[int]:
 
 
 def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
-    """Tell whether a run has made so many updates (None: reached its end), or is over before."""
+    """Return whether a run has made so many updates (None: reached its end), or is over before."""
     if finished(trial.planned(), path):
         return True
     if until is None or not RunFolder.begun(path):
@@ -41,7 +41,7 @@ def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
 
 
 def is_paused_at(trial: Trial, path: Path, until: int | None) -> bool:
-    """Tell whether a run is paused after so many updates, and no process has anything left to write of it.
+    """Return whether a run is paused after so many updates, and no process has anything left to write of it.
 
     A kill may have come before the summary that says so.
     """
@@ -73,6 +73,9 @@ def curve(path: Path, metric: str) -> dict[int, float]:
     rows = RunFolder(path).rows()
 
     def first(kind: str, name: str) -> dict[int, float]:
+        if kind not in rows:  # a measure of its own name
+            found = (r for r in reversed(rows["measure"].to_pylist()) if r["name"] == name)
+            return {r["round"]: r["value"] for r in found if r["part"] == part}
         return {r["round"]: r[name] for r in reversed(rows[kind].to_pylist()) if r["part"] == part}
 
     losses = first("evaluation", "loss")

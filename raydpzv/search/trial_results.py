@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.arrow_columns import array
 from raydpzv.compare.run_comparison import check_own, set_aside
 from raydpzv.config.paths import unlocated
 from raydpzv.config.scenario import AnyScenario
@@ -173,6 +174,8 @@ def search_results(
         why = reasons.get(trial.number, "")
         row = _row(trial, path, summary, found, stopped=trial.number in cut, reason=why)
         rows.append(row | facts_of(trial.number, found_turns) if plan.population else row)
+    measures = dict.fromkeys([plan.metric, *(name for row in rows for name in row)], math.nan)
+    rows = [measures | row for row in rows]  # a trial without a result has none of the user's measures
     choice = _best(plan, trials, rows)
     winner = choice.trials[0] if choice and not stopped else None
     # a run that broke off, as one does that diverges, ended where its releases had it end
@@ -207,14 +210,14 @@ def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress
     if status == STOPPED and updates not in _pauses(plan):
         return None
     if status == DONE:
-        value = _measured(found)[plan.metric]
+        value = _measured(found).get(plan.metric, math.nan)
     elif status != DIVERGED:
         value = metric_at(path, plan.metric, updates)
     return TrialProgress(status, why, updates, value)
 
 
 def _pauses(plan: SearchPlan) -> Sequence[int | None]:
-    """Return after how many updates trials stand before their end."""
+    """Return after how many updates trials pause before their end."""
     return promotion.rungs(plan) if plan.promotes else legs(plan)
 
 
@@ -260,7 +263,7 @@ def _row(
         "delta": claim["delta"] if claim else math.nan,
         "adversary": claim["adversary"] if claim else "",
         "accountant": claim["accountant"] if claim else "",
-        "late": float(np.mean(rows["service"]["late"].to_numpy()))
+        "late": float(np.mean(array(rows["service"]["late"])))
         if rows and rows["service"].num_rows
         else math.nan,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
@@ -294,6 +297,8 @@ def _measured(rows: Rows) -> Row:
         for row in rows[kind].to_pylist():
             part = "validation_" if row["part"] == "validation" else ""
             found |= {f"{part}{name}": row[name] for name in names}
+    for row in rows["measure"].to_pylist():
+        found[f"{'validation_' if row['part'] == 'validation' else ''}{row['name']}"] = row["value"]
     return found
 
 
@@ -355,7 +360,7 @@ def _spent(
             made[f"trial {trial.number}"] = whole
             possible += 1
         for leg in range(set_aside(path)[1]):
-            name = f"trial {trial.number}, begun before ({leg + 1})"
+            name = f"trial {trial.number}, started before ({leg + 1})"
             made[name] = planned[name] = whole
             possible += 1
     if plan.drawing:  # those that are still to be chosen: like the others, wherever a number is justified

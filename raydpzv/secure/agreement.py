@@ -44,7 +44,7 @@ class KeyPair(Secret):
     def pair_keys(self, silo: int, publics: Sequence[bytes], run: bytes) -> Mapping[int, bytes]:
         """Return the key shared with every other silo.
 
-        silo: whose this pair is; publics: those of all silos, in order; run: what tells this run from others.
+        silo: whose this pair is; publics: those of all silos, in order; run: identifies this run.
         """
         return {
             other: derived(

@@ -1,4 +1,4 @@
-"""Arithmetic on integers of thousands of bits: the four functions behind which gmpy2 stands.
+"""Arithmetic on integers of thousands of bits: the four functions that gmpy2 computes.
 
 What they return are gmpy2's integers, which act as Python's and are many times faster where they are this long.
 """

@@ -1,6 +1,6 @@
 """Paillier's encryption with base 1 + n: sums of plaintexts modulo n are products of ciphertexts modulo n².
 
-Source: Paillier 1999. Enc(m) = (1 + m n) ρ^n for a uniform unit ρ. Whoever owns the primes draws uniform n-th powers
+Source: Paillier 1999. Enc(m) = (1 + m n) ρ^n for a uniform unit ρ. The owner of the primes draws uniform n-th powers
 and decrypts modulo p² and q², with exponents of half the size (section 7 there).
 """
 

@@ -19,7 +19,7 @@ from raydpzv.wire.messages import Body
 from raydpzv.wire.secure_sums import AgreementKey, AgreementKeys, KeysLost, Modulus
 
 Phases = Generator[Sequence[Body], Sequence[Body], None]
-"""A server's set-up: yields a message for every silo, is sent their answers, ends when the protocol stands."""
+"""A server's set-up: yields a message for every silo, is sent their answers, ends when the protocol is set up."""
 
 Answers = Generator[Body, Body, None]
 """A silo's set-up: yields its answer to each message it is sent."""
@@ -42,7 +42,7 @@ class SetUp:
         return next(self._phases)
 
     def receive(self, answers: Sequence[Body]) -> Sequence[Body] | None:
-        """Return the next message for every silo, None when the protocol stands; answers: of all silos, in order."""
+        """Return the next message for every silo, None when the protocol is set up; answers: of all silos, in order."""
         if any(isinstance(body, KeysLost) for body in answers):
             return self.begin()
         try:
@@ -66,7 +66,7 @@ def relayed(keys: Sequence[Body]) -> AgreementKeys:
 
 
 class AgreeingSilo(Secret):
-    """The silo's half of the key agreement. silo: its number; run: what tells this run's keys from another's.
+    """The silo's half of the key agreement. silo: its number; run: identifies this run.
 
     A subclass says what it answers to which message (`_set_up`), and has masks in the end.
     """

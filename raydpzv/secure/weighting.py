@@ -29,7 +29,7 @@ class Weighting:
     """The sizes of one run.
 
     cap: of a user's records in a silo; key_bits: |n|; value_bits: b, of what one pair adds to a value; values: D;
-    multiplier: σ; run: what tells this run's keys from another's.
+    multiplier: σ; run: identifies this run.
     """
 
     silos: int

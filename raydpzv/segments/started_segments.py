@@ -1,4 +1,4 @@
-"""How many segments of a run started from one checkpoint: no record tells what the lost ones released.
+"""How many segments of a run started from one checkpoint: what the lost ones released is on no record.
 
 A run of users is charged for what may have been under way when a kill came. A checkpoint knows of one kill alone, that
 of the segment which wrote it. Segments that wrote none are counted here, each before it releases anything.
@@ -32,14 +32,14 @@ def segments_started(folder: RunFolder) -> int:
             raise ValueError(f"{min(known.values())} legs")
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(
-            f"{path}: is damaged ({error}): it says what may have been released and is on no other record; bring it "
-            "back from a copy"
+            f"{path}: is damaged ({error}): it says what may have been released and is on no other record; restore it "
+            "from a copy"
         ) from None
     return known.get(folder.checkpoint_sha256(), 0)
 
 
 def has_restarted(folder: RunFolder) -> bool:
-    """Tell whether any segment of a folder's run was restarted, which may have released something twice."""
+    """Return whether any segment of a folder's run was restarted, which may have released something twice."""
     return (folder.path / _FILE).is_file()
 
 

@@ -1,7 +1,7 @@
 """The kinds of numbers a setting can be, as annotations that need no validation library to be imported.
 
 Methods' configurations are plain dataclasses annotated with these; pydantic reads the bounds where a scenario is
-validated (`raydpzv.config.toml`), and whoever builds a configuration by hand needs no pydantic at all.
+validated (`raydpzv.config.toml`), and anyone who builds a configuration by hand needs no pydantic at all.
 """
 
 from __future__ import annotations

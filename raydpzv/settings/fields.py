@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from raydpzv.errors import suggest
+from raydpzv.foreign import is_foreign
 from raydpzv.registry import Registry
 from raydpzv.settings.bounds import LEAST, MOST, Width
 from raydpzv.settings.party_names import NAME as PARTY
@@ -19,7 +20,7 @@ from raydpzv.settings.party_names import NAME as PARTY
 Widths = Annotated[tuple[Width, ...], Field(strict=False)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a registry has no hash, which optional settings need
 class Named:
     """A setting that names an entry of a registry."""
 
@@ -121,6 +122,16 @@ Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 """Arguments of a user's own class or function."""
 
 
+def _own(value: Any) -> Any:
+    if not is_foreign(value):
+        raise ValueError('wanted a function of your own, "module:attribute"')
+    return value
+
+
+Own = Annotated[str, BeforeValidator(_own)]
+"""A user's own function."""
+
+
 def _party_weights(value: Any) -> Any:
     """Accept a table by party, or a list with one entry for each client."""
     if isinstance(value, list | tuple):
@@ -174,6 +185,15 @@ def _label(value: Any) -> Any:
     return value
 
 
+def _target(value: Any) -> Any:
+    """Accept a column, or a list of columns."""
+    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not listed or not all(isinstance(column, str) for column in listed) or len(set(listed)) < len(listed):
+        raise ValueError('wanted a column, or a list of columns, each once, such as ["rain", "wind"]')
+    return value if isinstance(value, str) else listed
+
+
+Target = Annotated[str | tuple[str, ...], BeforeValidator(_target)]
 Classes = Annotated[int | tuple[Label, ...], BeforeValidator(_classes)]
 Categories = Annotated[tuple[str, ...] | dict[str, tuple[Label, ...]], BeforeValidator(_categories)]
 OneLabel = Annotated[Label, BeforeValidator(_label)]
@@ -217,16 +237,25 @@ Column = Annotated[int | str, BeforeValidator(_number_or_name)]
 Columns = Annotated[tuple[Column, ...], Field(strict=False)]
 
 
+def _party_name(value: Any) -> Any:
+    if not isinstance(value, str) or not PARTY.fullmatch(value):
+        raise ValueError(
+            "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at most)"
+        )
+    return value
+
+
+PartyName = Annotated[str, BeforeValidator(_party_name)]
+"""What a party is called."""
+
+
 def _parties(value: Any) -> Any:
     """Accept two or more parties, each with a name and columns that no other party has."""
     if not isinstance(value, Mapping) or len(value) < 2:
         raise ValueError('wanted at least 2 parties, such as {bank = ["income", "age"], shop = ["visits"]}')
     owners: dict[Any, str] = {}
     for party, columns in value.items():
-        if not PARTY.fullmatch(party):
-            raise ValueError(
-                "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at most)"
-            )
+        _party_name(party)
         if not isinstance(columns, list | tuple) or not columns:
             raise ValueError(
                 f'wanted a list of columns for "{party}"; name at least one, or leave the party out'

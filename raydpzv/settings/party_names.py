@@ -18,7 +18,7 @@ def label(client: int, names: Sequence[str] = ()) -> str:
 
 
 def named(message: str, names: Sequence[str]) -> str:
-    """Return a message in which the party's name stands before each "client 3"."""
+    """Return a message with the party's name before each "client 3"."""
     if not names:
         return message
     return _NUMBERED.sub(

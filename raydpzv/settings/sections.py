@@ -5,13 +5,15 @@ The docstring under each field is its line in the settings page (docs/settings.m
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.foreign import is_foreign, packed, unpack
-from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
+from raydpzv.notebook import table_html
+from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, LOSSES, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
     Categories,
@@ -21,7 +23,9 @@ from raydpzv.settings.fields import (
     Named,
     OneLabel,
     Options,
+    Own,
     Parties,
+    PartyName,
     PartyWeights,
     PerClientNotNegative,
     PerClientPositive,
@@ -29,11 +33,15 @@ from raydpzv.settings.fields import (
     PerColumn,
     PerColumnPositive,
     Section,
+    Target,
     VerticalSelectors,
     WidthOrWidths,
     Widths,
 )
 from raydpzv.settings.party_names import label
+
+LossName = Annotated[str, Named(LOSSES)]
+TargetKind = Literal["classes", "numbers"]
 
 
 class DataSection(Section):
@@ -48,8 +56,9 @@ class DataSection(Section):
     creditcard, heart_disease, tcga_brca); see docs/data.md."""
     file: str | None = None
     """Table or array file (csv, parquet, survival, multiview, tokens); counts from the scenario file's folder."""
-    target: str | None = None
-    """Column with the label (csv, parquet); of survival times, whether one is an event (1, or 0 for censored)."""
+    target: Target | None = None
+    """Column with the label (csv, parquet), or a list of columns of numbers; of survival times, whether one is an event
+    (1, or 0 for censored)."""
     time: str | None = None
     """Column of survival times (survival), any numbers that grow."""
     groups: str | None = None
@@ -103,6 +112,11 @@ class DataSection(Section):
     """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
 
     @property
+    def target_columns(self) -> tuple[str, ...]:
+        """The columns with labels."""
+        return (self.target,) if isinstance(self.target, str) else self.target or ()
+
+    @property
     def labels(self) -> tuple[Label, ...] | None:
         """The public list of labels; None where there is none."""
         return None if isinstance(self.classes, int) else self.classes
@@ -138,7 +152,7 @@ class SplitSection(Section):
     parties: Parties | None = None
     """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
     first party is client 0. Reports and messages show the names."""
-    names: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    names: Annotated[tuple[PartyName, ...] | None, Field(strict=False)] = None
     """Names of the clients whose arrays your own data hold, in their order."""
 
     @model_validator(mode="before")
@@ -181,6 +195,11 @@ class ModelSection(Section):
     """Arguments of your own bottom models. Parameters named shape, embedding and client are filled in."""
     head_options: Options | None = None
     """Arguments of your own head. Parameters named clients, embedding and classes are filled in."""
+    loss: LossName | None = None
+    """Loss of the scores: "cross_entropy" of classes (left out: this), "binary" of two with one score, "multi_label" of
+    labels 0 and 1, "squared_error" of numbers; or your own, "module:attribute", one value a record."""
+    targets: TargetKind | None = None
+    """What your own loss takes, classes or numbers; left out: whole numbers and texts are classes, others numbers."""
     weights: PartyWeights | None = None
     """Weights before the first update, by party, and of the head as "server": each a file (.safetensors, .pt) or your
     own mapping of names to tensors, such as {bank = "bank.safetensors", server = "parts:head_weights"}."""
@@ -234,8 +253,8 @@ class PrivacySection(Section):
     """What neighbouring tables of "proved" differ in: one record replaced (left out: this), its term set to zero, or
     its label alone."""
     adversary: Literal["client", "external", "server"] | None = None
-    """Against whom "proved" promises its ε: all clients together (left out: this); whoever sees releases and the final
-    model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
+    """Against whom "proved" promises its ε: all clients together (left out: this); anyone who sees releases and the
+    final model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None
@@ -345,6 +364,10 @@ class EvaluateSection(Section):
 
     every: Count = 100
     """Updates between evaluations."""
+    metrics: Own | None = None
+    """Your own measures of held-out rows, "module:attribute": scores and labels to a table of floats by name."""
+    lower: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    """Own measures of which less is better, for a search that chooses by one."""
 
 
 class RecordSection(Section):
@@ -385,14 +408,43 @@ class CommonSections(Section):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The names of a user's models and method. The data are apart: no party may get those of the others."""
+        """The names of a user's objects. The data are apart: no party may get those of the others."""
         model, method = getattr(self, "model", None), getattr(self, "method", None)
-        words = [getattr(method, "name", "")]
-        words += [getattr(model, name, "") for name in ("kind", "bottom", "head")]
+        words = (getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
+        return tuple(
+            dict.fromkeys([*self.own_models, *(word for word in words if word and is_foreign(word))])
+        )
+
+    @property
+    def own_models(self) -> tuple[str, ...]:
+        """The names of a user's models."""
+        model = getattr(self, "model", None)
+        words = [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
         given = getattr(model, "weights", None) or ""
         words += given.values() if isinstance(given, Mapping) else [given]
         return tuple(dict.fromkeys(filter(is_foreign, words)))
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss: the scenario's, or that which the labels of the data set are for."""
+        return getattr(getattr(self, "model", None), "loss", None) or DATA_SOURCES[self.data.source].loss
+
+    @property
+    def goal(self) -> tuple[str, str | None]:
+        """The loss, and what a user's own takes."""
+        return self.loss, self.targets
+
+    @property
+    def targets(self) -> str | None:
+        """What a user's own loss takes, "classes" or "numbers"; None: as the labels' type says."""
+        return getattr(getattr(self, "model", None), "targets", None)
+
+    def scores(self, width: int) -> int:
+        """Return how many scores a record has. width: classes, or numbers for labels."""
+        asked = getattr(getattr(self, "model", None), "outputs", None)
+        known = None if is_foreign(self.loss) else LOSSES[self.loss].outputs
+        return asked or known or width
 
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state, and the user's objects with it: another process may not be able to import them."""
@@ -403,6 +455,24 @@ class CommonSections(Section):
         """Adopt a state and the user's objects."""
         unpack(state.get("own", {}))
         super().__setstate__({key: value for key, value in state.items() if key != "own"})
+
+    def _repr_html_(self) -> str:
+        """Show the settings that differ from their defaults."""
+        method: Any = vars(self)["method"]
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"method"})
+        given["method"] = {
+            f.name: value
+            for f in dataclasses.fields(method)
+            if (value := getattr(method, f.name)) != f.default or f.name == "name"
+        }
+        rows = [
+            (f"{table}.{key}", f"{value!s:.60}")
+            for table, settings in given.items()
+            if isinstance(settings, Mapping)
+            for key, value in settings.items()
+        ]
+        alone = [(key, value) for key, value in given.items() if not isinstance(value, Mapping)]
+        return table_html(f"scenario {self.name or self.title or method.name}", [*alone, *rows])
 
     @property
     def note(self) -> str:

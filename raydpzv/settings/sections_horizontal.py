@@ -12,7 +12,7 @@ from pydantic import Field
 from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import HorizontalSelectors, Named, Options, Section, Widths
-from raydpzv.settings.sections import CommonSections
+from raydpzv.settings.sections import CommonSections, LossName, TargetKind
 
 
 class HorizontalSplitSection(Section):
@@ -69,8 +69,14 @@ class WholeModelSection(Section):
     """true: what `weights` lack is drawn from the seed; left out: refused."""
     hidden: Widths = (32,)
     """Hidden widths of mlp and mlp_normed."""
+    loss: LossName | None = None
+    """Loss of the scores: "cross_entropy" of classes (left out: this, or "cox" of survival times), "binary" of two with
+    one score, "multi_label" of labels 0 and 1, "squared_error" of numbers; or your own, "module:attribute", one value a
+    record."""
+    targets: TargetKind | None = None
+    """What your own loss takes, classes or numbers; left out: whole numbers and texts are classes, others numbers."""
     outputs: Width | None = None
-    """Scores; left out: one per class. (The paper's Fashion network has 62 for 10 classes.)"""
+    """Scores; left out: one per class or number. (The paper's Fashion network has 62 for 10 classes.)"""
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and logistic on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where the model is small enough for them to be quicker, else torch."""
@@ -92,7 +98,7 @@ class HorizontalPrivacySection(Section):
     """Norm C that each user's vector in a silo is clipped to (each silo's with uldp_naive, each record's with
     uldp_group); without noise too, since sums are of whole numbers in units of it."""
     against: Literal["external", "client", "server"] | None = None
-    """Whose ε `epsilon` and budget.epsilon speak of: whoever sees the released models (left out: this), one silo, or
+    """Whose ε `epsilon` and budget.epsilon speak of: anyone who sees the released models (left out: this), one silo, or
     the server."""
     trust_method: bool | None = None
     """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε

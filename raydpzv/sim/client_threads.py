@@ -30,7 +30,7 @@ class Loop(Protocol):
 def run_threads(loops: Sequence[Loop], end: Callable[[str], None], poll: Callable[[], bool]) -> None:
     """Run every loop until the run is over; then none continues. Raises what a loop raised first.
 
-    end: ends the run for a reason; poll: called every 20 ms, tells whether the run continues.
+    end: ends the run for a reason; poll: called every 20 ms, returns whether the run continues.
     """
     failures: list[BaseException] = []
     threads = _started(loops, failures, end)

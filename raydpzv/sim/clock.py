@@ -35,5 +35,4 @@ class WallClock:
         return cls(time.time() + seconds - at)  # noqa: TID251
 
     def now(self) -> float:
-        """Return the real seconds since the run began."""
         return time.time() - self.origin  # noqa: TID251

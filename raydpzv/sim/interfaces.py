@@ -1,4 +1,4 @@
-"""What a run is told and what it tells: budget, privacy privacy_filter, observer, activations, status."""
+"""What goes into a run and out of it: budget, privacy privacy_filter, observer, activations, status."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PrivacyFilter(Protocol):
         ...
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
-        """Go on with an account; lost: one more release may have been made, of which the record says nothing."""
+        """Continue with an account; lost: one more release may have been made, of which the record says nothing."""
         ...
 
 
@@ -120,7 +120,7 @@ class Stop(Protocol):
     """Says whether a run is to end after the event in progress."""
 
     def is_set(self) -> bool:
-        """Tell whether it is."""
+        """Return whether it is."""
         ...
 
 

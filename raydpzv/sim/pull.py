@@ -52,7 +52,7 @@ class Queue:
         self._waiting: dict[int, list[float]] = {client: list(epochs) for client, epochs in waiting}
 
     def enters(self, client: int, due: float) -> bool:
-        """Tell whether the client is free to begin; if not, the epoch waits."""
+        """Return whether the client is free to begin; if not, the epoch waits."""
         if client in self._waiting:
             self._waiting[client].append(due)
             return False
@@ -86,7 +86,6 @@ class PullRun(VirtualRun):
         return super().moment() | {"drawn": self._drawn, "waiting": self._queue.waiting()}
 
     def _resume_moment(self, state: Mapping[str, Any]) -> None:
-        """Become what a run was at a moment."""
         super()._resume_moment(state)
         self._merged, self._queue = self._timing.arrivals.merged(), Queue(state["waiting"])
         events = [event for _, event in state["events"]]
@@ -152,12 +151,12 @@ class PullConnection(Protocol):
         ...
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Hand in an upload; tell whether the run continues."""
+        """Hand in an upload; return whether the run continues."""
         ...
 
 
 def wake(server_loop: ServerLoop, client: int, now: float) -> Order:
-    """Return what a client that wakes under the wall clock is to work at; request and answer go on record."""
+    """Return what a client that wakes under the wall clock is to work at; request and answer are recorded."""
     order = server_loop.wake(client)
     server_loop.requested(order, now, now, REQUEST_BYTES)
     server_loop.sent(order, now, now, order.body.wire_bytes)
@@ -292,7 +291,7 @@ class PullLoop:
         self._events.add(sent + network.uplink(client, upload.body.wire_bytes), (upload, how))
 
     def _account_for_what_was_sent(self, over: float) -> None:
-        """Hand in the uploads on their way when the run was over: whoever released by them has done so."""
+        """Hand in the uploads on their way when the run was over: their releases were made."""
         while self._events:
             _, event = self._events.pop()
             if not isinstance(event, Epoch | Pull) and event[0].releases and event[1].sent <= over:

@@ -77,7 +77,7 @@ class _Writers:
 
 
 class _Reports:
-    """The last evaluation, as long as nobody was told of it."""
+    """The last evaluation, until it is reported."""
 
     def __init__(self, evaluated: Evaluated) -> None:
         self._evaluated, self._metrics = evaluated, cast(Metrics | None, None)
@@ -177,7 +177,7 @@ class ServerLoop:
         return found | ({"privacy": spent} if spent else {})
 
     def restart(self, account: Mapping[str, Any], *, lost: bool = False) -> Sequence[Order]:
-        """Go on with the counts of a run that was interrupted; return the orders that they count as sent.
+        """Continue with the counts of a run that was interrupted; return the orders that they count as sent.
 
         lost: it may have continued after these counts were written.
         """
@@ -196,7 +196,7 @@ class ServerLoop:
         }
 
     def restore(self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool) -> None:
-        """Go on between two events of a run that was interrupted; lost: it may have continued after these counts."""
+        """Continue between two events of a run that was interrupted; lost: it may have continued after these counts."""
         self._resume_counts(account, lost=lost)
         self._open.services = {found[1]: _OpenService(*found) for found in services["open"]}
         self._open.syncs = dict(services["syncs"])
@@ -211,7 +211,7 @@ class ServerLoop:
         self._clients = None  # an account does not say what each client did
 
     def counted(self, uploads: Mapping[int, int]) -> None:
-        """Go on with what each client did before, by uploads that were served."""
+        """Continue with what each client did before, by uploads that were served."""
         self._clients = ClientCounts.of(uploads)
 
     def released(self, client: int) -> None:
@@ -310,7 +310,7 @@ class ServerLoop:
         return orders
 
     def unserved(self, upload: Upload) -> None:
-        """Account for an upload that was sent but comes too late to be served: whoever sees it has what it releases.
+        """Account for an upload that was sent but comes too late to be served: anyone who sees it has what it releases.
 
         One that the privacy_filter refuses was never sent.
         """
@@ -381,6 +381,8 @@ class ServerLoop:
         for name in ("balanced_accuracy", "concordance"):
             if (score := getattr(metrics, name)) is not None:
                 self.observer.emit(name, round=round, time=at, part=part, **{name: score})
+        for name, value in metrics.measures.items():
+            self.observer.emit("measure", round=round, time=at, part=part, name=name, value=value)
 
     def close(self) -> None:
         """Record the services whose answers were never applied."""

@@ -113,7 +113,6 @@ class LockedServerLoop:
             return self._answer(client)
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
-        """Serve one upload."""
         arrived = self._clock.now()
         with self._serving:
             pause(self._stopping, 0.0 if upload.is_query else self._service(self._server_loop.uploads))
@@ -239,13 +238,13 @@ class SavedClient(NamedTuple):
 
 
 class EvaluationSchedule:
-    """Tells when an evaluation is due: every so many updates, one for all that were missed."""
+    """Decides when an evaluation is due: every so many updates, one for all that were missed."""
 
     def __init__(self, every: int, evaluated: int = 0) -> None:
         self._every, self._count = every, evaluated // every
 
     def due(self, updates: int) -> bool:
-        """Tell whether the model is to be evaluated now, after so many updates; the caller does so."""
+        """Return whether the model is to be evaluated now, after so many updates; the caller does so."""
         count, self._count = self._count, max(self._count, updates // self._every)
         return self._count > count
 
@@ -274,7 +273,7 @@ class ClientLoop:
     and network delays are real sleeps here. An activation that begins with a request continues with the answer to it.
     A role that `answers_queries` does so while it waits for its epoch or for an order, not while it
     computes or sends.
-    lock: held while the role works, for whoever else uses the role.
+    lock: held while the role works, for other users of the role.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def link_of(folder: Path) -> Link | None:
         return Link(**json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise DataError(
-            f"{path}: is damaged ({error}); bring the folder anew: raydpzv fetch URI FOLDER"
+            f"{path}: is damaged ({error}); download the folder again: raydpzv fetch URI FOLDER"
         ) from None
 
 
@@ -109,7 +109,7 @@ def created(uri: str, kind: str, waits: Waits = lambda sentence: None) -> Iterat
 def _check_empty(uri: str) -> None:
     if kind := stored_kind(uri):
         raise InputError(
-            f"{uri}: holds a {kind} already; choose another --storage, or go on with it: raydpzv resume {uri}"
+            f"{uri}: holds a {kind} already; choose another --storage, or continue it: raydpzv resume {uri}"
         )
 
 
@@ -170,9 +170,9 @@ def midway(folder: Path) -> str:
         return ""
     uri = shlex.quote(found.uri)
     return (
-        f"is a copy of {found.uri} from before its run had come to an end, and the run may be under way "
-        f"elsewhere; once it has ended bring it anew: raydpzv fetch {uri} FOLDER; or, if its machine is lost, go on "
-        f"with it: raydpzv resume {uri} --out FOLDER"
+        f"is a copy of {found.uri} from before its run ended, and the run may be under way elsewhere; once it has "
+        f"ended download it again: raydpzv fetch {uri} FOLDER; or, if its machine is lost, continue it: "
+        f"raydpzv resume {uri} --out FOLDER"
     )
 
 
@@ -204,7 +204,7 @@ def _leased(storage: StorageFolder, kind: str, waits: Waits) -> Iterator[FolderU
 
 
 def _is_last_writers(folder: Path, uri: str, base: Manifest, holder: str) -> bool:
-    """Tell whether a folder is the one that the storage's last writer wrote. holder: of the last lease."""
+    """Return whether a folder is the one that the storage's last writer wrote. holder: of the last lease."""
     found = link_of(folder)
     return (
         found is not None
@@ -215,14 +215,14 @@ def _is_last_writers(folder: Path, uri: str, base: Manifest, holder: str) -> boo
 
 
 def _is_copy(folder: Path, uri: str, base: Manifest) -> bool:
-    """Tell whether a folder is a copy of this manifest; False if it is empty. Raises InputError for another folder."""
+    """Return whether a folder is a copy of this manifest; False if empty. Raises InputError for another folder."""
     found = link_of(folder)
     if found == Link(uri, "", base.name):
         return True
     if not _free(folder):
         if found and found.uri == uri:
             raise InputError(
-                f"{folder}: holds an older copy of this storage, which was written to elsewhere since; go on in "
+                f"{folder}: holds an older copy of this storage, which was written to elsewhere since; continue in "
                 f"another folder: raydpzv resume {shlex.quote(uri)} --out FOLDER; or delete this one"
             )
         raise InputError(f"{folder}: holds something else; choose another --out, or delete it")
@@ -247,7 +247,7 @@ def _download(storage: StorageFolder, folder: Path, base: Manifest) -> Manifest:
                 return base
         except OSError as error:
             raise InputError(
-                f"{folder}: cannot bring {storage.uri} there ({reason(error)}); see to disk and storage"
+                f"{folder}: cannot download {storage.uri} there ({reason(error)}); see to disk and storage"
             ) from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -255,10 +255,10 @@ def _download(storage: StorageFolder, folder: Path, base: Manifest) -> Manifest:
         assert found is not None
         if found.name == base.name:
             raise DataError(
-                f"{storage.uri}: objects of its newest commit are missing; bring them back from a copy"
+                f"{storage.uri}: objects of its newest commit are missing; restore them from a copy"
             )
         base = found
-    raise InputError(f"{storage.uri}: is written to faster than it can be brought; try again")
+    raise InputError(f"{storage.uri}: is written to faster than it can be downloaded; try again")
 
 
 def _downloaded(storage: StorageFolder, target: Path, base: Manifest) -> bool:

@@ -20,7 +20,7 @@ _OF_URIS = "%/:?#[]@!$&'()*+,;="
 
 
 def is_uri(text: str) -> bool:
-    """Tell whether a text names a folder in a storage, and not a path."""
+    """Return whether a text names a folder in a storage, and not a path."""
     return "://" in text
 
 

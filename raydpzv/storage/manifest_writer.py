@@ -106,7 +106,9 @@ class ManifestWriter:
                 return self._once()
             except Moving as error:
                 moving = error
-        raise RunError(f"{self.root}: cannot be brought to {self.storage.uri}: {moving} changes all the time")
+        raise RunError(
+            f"{self.root}: cannot be uploaded to {self.storage.uri}: {moving} changes all the time"
+        )
 
     def _once(self) -> dict[str, StoredFile]:
         stats: dict[str, _Stat] = {}
@@ -178,10 +180,10 @@ class ManifestWriter:
 
 
 def settled(changed: int) -> bool:
-    """Tell whether a file changed at this time, in ns, would get another time if it changed once more."""
+    """Return whether a file changed at this time, in ns, would get another time if it changed once more."""
     return time.clock_gettime_ns(time.CLOCK_REALTIME) - changed > _TICK
 
 
 def _begins_with(data: bytes, before: StoredFile) -> bool:
-    """Tell whether a file has only grown."""
+    """Return whether a file has only grown."""
     return before.size <= len(data) and hashlib.sha256(data[: before.size]).hexdigest() == before.sha256

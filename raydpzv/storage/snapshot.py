@@ -36,8 +36,8 @@ class Moving(Exception):
 def snapshot(root: Path, unchanged: Unchanged) -> Iterator[tuple[str, bytes | None]]:
     """Yield the relative path and content of all files of a folder, in an order that makes them a state of it.
 
-    unchanged: tells by a file's path and stat that it still holds what was yielded before; its content is None then.
-    Raises Moving if a file was deleted: drop what was yielded.
+    unchanged: whether a file's path and stat show that it still holds what was yielded before; its content is None
+    then. Raises Moving if a file was deleted: drop what was yielded.
     """
     reader = _Reader(root, unchanged)
     listed = list(_files(root, ""))

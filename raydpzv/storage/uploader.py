@@ -29,7 +29,7 @@ class StorageTimes:
 
 
 class _Threads:
-    """Loops beside a run, until they are joined; fail: told why one of them ended before."""
+    """Loops beside a run, until they are joined; fail: called with why one of them ended before."""
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self._fail, self._ending = fail, threading.Event()
@@ -209,7 +209,7 @@ class FolderUploader:
                     if time.monotonic() - start + wait > self._times.retrying:
                         failure = RunError(
                             f"{self.uri}: cannot be written ({reason(error)}); the run's folder on this machine has "
-                            "all of it: see to the storage, and go on with: raydpzv resume FOLDER"
+                            "all of it: see to the storage, and continue with: raydpzv resume FOLDER"
                         )
                         self._fail(failure)
                         raise failure from error

@@ -24,7 +24,7 @@ class Network:
         return self.latency[client] + size / self.down[client]
 
     def needs_size(self, client: int) -> bool:
-        """Tell whether an upload's arrival depends on its size."""
+        """Return whether an upload's arrival depends on its size."""
         return math.isfinite(self.up[client])
 
 

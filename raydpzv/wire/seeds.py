@@ -41,7 +41,7 @@ class Scalars(Body):
 
 
 class AgentSeeds(CatchUp):
-    """What an agent that is its own server tells itself: nothing travels."""
+    """What an agent that is its own server sends itself: nothing travels."""
 
     metered: ClassVar[bool] = False
 

@@ -91,7 +91,7 @@ def folder_of(module: str, name: str) -> Path | None:
 
 
 def prepare(module: str, name: str, arguments: tuple[Any, ...], compiling: Callable[[], None]) -> bool:
-    """Load or compile a kernel for arguments like these, without calling it; tell whether it was compiled.
+    """Load or compile a kernel for arguments like these, without calling it; return whether it was compiled.
 
     compiling: called before it is compiled.
     """

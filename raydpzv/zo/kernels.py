@@ -1,6 +1,6 @@
 """The compiled kernels as everybody calls them: numba is imported and a kernel compiled or loaded when first called.
 
-Compiling takes seconds of CPU, loading what is compiled milliseconds. So whoever comes first on a machine compiles
+Compiling takes seconds of CPU, loading what is compiled milliseconds. So the first process on a machine compiles
 under a lock in the cache's folder, and every other process waits and loads. What a run compiles is thereby what its
 rule (law of the directions, momentum) calls, and nothing else.
 """

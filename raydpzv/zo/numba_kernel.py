@@ -4,7 +4,7 @@ No fast-math: numba then neither contracts to fused multiply-adds nor reorders, 
 between machines. All functions release the GIL and work tile by tile, so no buffer grows with the model. None is
 `parallel=True`: importing such kernels raises torch's thread count; `raydpzv.zo.apply_seeds` has threads of its own.
 
-numba caches compiled code by this file alone: whoever changes a constant in `philox` must touch this file too, and
+numba caches compiled code by this file alone: if you change a constant in `philox`, touch this file too, and
 everything compiled stays in this one file.
 
 Callers go through `raydpzv.zo.kernels`, which imports this module (a second of CPU) when it is needed.

@@ -196,7 +196,7 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _reads_children(module: nn.Module) -> bool:
-    """Tell whether a module reads its children's weights without calling them."""
+    """Return whether a module reads its children's weights without calling them."""
     return isinstance(module, torch.nn.MultiheadAttention)
 
 

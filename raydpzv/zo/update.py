@@ -48,7 +48,7 @@ class Rule:
         return {"sgd": int(self.momentum > 0), "signsgd": 0, "adam": 3, "svrg": 2}[self.optimizer]
 
     def anchors(self, update: int) -> bool:
-        """Tell whether update 1, 2, ... estimates the gradient at w̃ = w and leaves w as it is (svrg)."""
+        """Return whether update 1, 2, ... estimates the gradient at w̃ = w and leaves w as it is (svrg)."""
         return self.optimizer == "svrg" and (update - 1) % self.epoch == 0
 
 
@@ -96,7 +96,7 @@ class Descent:
     """Parameters that steps move by a `Rule`; without momentum, sgd is w <- w - (η/P) Σ_p Δ_p u_p.
 
     DPZV (journal) Eq. (9), DeComFL Eq. (7) to (9). Each term is applied in order, one product and one sum per
-    element, so that whoever applies the same pairs holds the same bits, however many steps are taken in one call.
+    element, so that equal pairs give equal bits, however many steps are taken in one call.
     x: contiguous float32 [d], array or tensor, changed in place; kept: what the rule keeps beside x, likewise: [v] with
     momentum, [m, v, v̂] of adam, [w̃, ĝ] of svrg.
     """

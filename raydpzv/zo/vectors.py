@@ -1,6 +1,6 @@
 """Parameters as what computes with them has them: arrays under compiled kernels, tensors on any device under torch.
 
-Whoever moves parameters or looks at them does so by what arrays and tensors have in common, or by what stands here, so
+Code that moves or reads parameters uses what arrays and tensors have in common, or what is here, so
 that a process without tensors never loads torch.
 """
 
@@ -23,14 +23,14 @@ def as_array(x: Vector) -> np.ndarray:
 
 
 def is_vector(x: Vector) -> bool:
-    """Tell whether x is contiguous float32 [d]."""
+    """Return whether x is contiguous float32 [d]."""
     if isinstance(x, np.ndarray):
         return x.ndim == 1 and x.dtype == np.float32 and x.flags.c_contiguous
     return x.dim() == 1 and str(x.dtype) == "torch.float32" and bool(x.is_contiguous())
 
 
 def on_cpu(x: Vector) -> bool:
-    """Tell whether the numbers are in this machine's memory."""
+    """Return whether the numbers are in this machine's memory."""
     return isinstance(x, np.ndarray) or x.device.type == "cpu"
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
-from raydpzv.compare.compare_methods import write
+from raydpzv.compare import compare_methods
+from raydpzv.compare.compare_methods import PoolWatch
 from raydpzv.compare.file import ComparisonFile, asked, resolved
-from raydpzv.compare.folder import is_comparison, opened, unfinished
-from raydpzv.compare.plan import MOST_SEEDS, Comparison
-from raydpzv.compare.results import FAILED, OK, collect
-from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.compare.plan import MOST_SEEDS, Comparison, Planned
+from raydpzv.compare.results import FAILED, OK
+from raydpzv.compare.run_comparison import PoolOptions
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import RunError, SpecError, missing, suggest
@@ -67,36 +69,18 @@ def made(comparison: Comparison, folder: Path, how: Execution, console: Console)
     """Make the remaining runs of a comparison and write its tables; return them, and whether the user stopped it."""
     if comparison.note:
         console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
-    reasons = dict[str, str]()
-    ray = _on_ray(how)
-    new = not is_comparison(folder)
-    if new:
-        check_ready(comparison)  # before anything is written
-    with opened(folder, comparison):
-        todo = unfinished(folder, comparison)
-        if todo and not new:
-            check_ready(comparison)
-        with (
-            stop_on_signal(console) as stop,
-            ComparisonProgress(comparison, todo, console, reasons, quiet=how.quiet) as watch,
-        ):
-            if ray:
-                from actors.cluster import connected
-                from actors.run_pool import side_by_side
+    stopped = threading.Event()
 
-                with connected(how.address, verbose=how.verbose):
-                    side_by_side(
-                        *(todo, folder),
-                        progress=watch.progress,
-                        ended=watch.ended,
-                        stop=stop,
-                        jobs=how.jobs,
-                    )
-            else:
-                one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
-        compared = collect(comparison, folder, reasons)
-        write(comparison, folder, compared)
-    return compared, stop.is_set()
+    @contextmanager
+    def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
+        with (
+            stop_on_signal(console, stopped),
+            ComparisonProgress(comparison, todo, console, {}, quiet=how.quiet) as shown,
+        ):
+            yield PoolWatch(shown.progress, shown.ended, stopped)
+
+    pool = PoolOptions("ray" if _on_ray(how) else "local", how.jobs, how.address, how.verbose)
+    return compare_methods.carry_out(comparison, folder, pool, watched), stopped.is_set()
 
 
 def noise_dropped(what: Sequence[str], comparison: Comparison) -> list[str]:
@@ -129,7 +113,7 @@ def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool)
 
 
 def _on_ray(how: Execution) -> bool:
-    """Tell whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
+    """Return whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
     runner, address = how.runner, how.address
     if runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{runner}"')

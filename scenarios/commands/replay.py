@@ -9,7 +9,7 @@ import numpy as np
 
 from raydpzv.errors import InputError
 from raydpzv.experiment.rebuild import from_ledger
-from raydpzv.experiment.reexecute import replay as replay_run
+from raydpzv.experiment.rebuild import replay as replay_run
 from raydpzv.files import sha256, write_npz
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, unended
@@ -62,7 +62,9 @@ def _print_unended(run: Path, updates: int | None) -> None:
         return
     with Ledger.open(folder.ledger) as ledger:
         if ledger.version > updates:
-            print(f"its ledger goes on to update {ledger.version}; the rows to replay it by end at {updates}")
+            print(
+                f"its ledger continues to update {ledger.version}; the rows to replay it by end at {updates}"
+            )
 
 
 def whose(client: int | None, at: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Run folders as whoever goes on with a run opens them."""
+"""Run folders as whoever continues with a run opens them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raydpzv.records.run_writer import RunWriter
 
 
 def reopened(path: Path, moved: Sequence[str] = ()) -> RunFolder:
-    """Open a run's folder to go on from its checkpoint."""
+    """Open a run's folder to continue from its checkpoint."""
     folder = RunWriter.locked(path, moved)
     try:
         folder.go_back()
@@ -21,7 +21,7 @@ def reopened(path: Path, moved: Sequence[str] = ()) -> RunFolder:
 
 
 def beside(path: Path) -> RunFolder:
-    """Open a run's folder to go on beside its record."""
+    """Open a run's folder to continue beside its record."""
     folder = RunWriter.locked(path)
     folder.go_beside()
     return folder

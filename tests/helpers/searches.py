@@ -86,7 +86,7 @@ def check_no_update_was_made_twice(folder, trials):
 
 
 def check_goes_on(folder, whole):
-    """What was killed comes to the table and decisions of what was not; gone on with again, it touches no run."""
+    """What was killed comes to the table and decisions of what was not; continued again, it touches no run."""
     before = decisions(folder)
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 0, on.output

@@ -1,4 +1,4 @@
-"""Small horizontal scenarios of every method, and ways to stop them and to go on."""
+"""Small horizontal scenarios of every method, and ways to stop them and to continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.experiment.finalize import Run
-from raydpzv.experiment.rebuild import resuming_horizontal
+from raydpzv.experiment.resuming import resuming
 from raydpzv.registry import METHODS as DESCRIPTORS
 from tests.helpers.runs import run_prepared
 
@@ -97,7 +97,7 @@ def stopped(spec: HorizontalScenario, folder: Path, updates: int = 9) -> None:
 
 
 def resume(folder: Path, **options: Any) -> Run:
-    prepared, opened, _ = resuming_horizontal(folder)
+    prepared, opened, _ = resuming(folder)
     return run_prepared(prepared, opened, runner="local", **options)
 
 

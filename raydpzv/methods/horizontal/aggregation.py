@@ -68,7 +68,7 @@ class SumsOverUsers(Absences, ReleasedOnGrid):
     """Settings of methods whose silos send sums over users."""
 
     weights: Literal["uniform", "records"] = "records"
-    """Weight of a user in a silo: 1/S, or its share of the user's records, which whoever weighs must know."""
+    """Weight of a user in a silo: 1/S, or its share of the user's records, which anyone who weighs must know."""
     count_cap: Count | None = None
     """Records of a user in a silo that count for its weight, at most; left out: all."""
     sampling: Annotated[float, Bounds(gt=0, le=1)] = 1.0
@@ -97,7 +97,7 @@ class Aggregation:
     """The server's side: the sum of a round's bodies, in units of the grid; what is agreed on before the first round,
     if anything is; and the encrypted weights of a round's sample, where silos must not see who is in it.
 
-    absences: whether silos may stay away, so that they are told who takes part; least: A, at the least.
+    absences: whether silos may stay away, so that orders name who takes part; least: A, at the least.
     """
 
     total: Callable[[Sequence[Body]], npt.NDArray[np.int64] | npt.NDArray[np.float64]]
@@ -381,7 +381,7 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
 
 
 def sample_of(order: Order) -> SampledWeights | None:
-    """Return the encrypted weights of the round's sample, if an order brings them."""
+    """Return the encrypted weights of the round's sample, if an order has them."""
     body = order.body
     return (
         SampledWeights(body.weights, body.coins) if isinstance(body, SampledModel | SampledCatchUp) else None

@@ -201,7 +201,7 @@ class SeparateClients(LedgerFollower):
             if self._revert == "add_back":
                 raise RunError(
                     f'client {order.client}\'s own model was lost with its process, and with revert = "add_back" '
-                    "nobody else can know it: go on from the run's last checkpoint with raydpzv resume"
+                    "nobody else can know it: continue from the run's last checkpoint with raydpzv resume"
                 )
             replica.go_to(behind, self._history)
         return replica

@@ -1,6 +1,6 @@
 """Silos that stay away from a round: announced beforehand, or failing once masks and noise shares are fixed.
 
-Both are drawn from the run's key and depend on no record: everybody may know them. Whoever stays away adds nothing,
+Both are drawn from the run's key and depend on no record: everybody may know them. A silo that stays away adds nothing,
 users' weights stay what they are, and the noise is shared by those that take part.
 """
 
@@ -69,11 +69,11 @@ class Absences(MethodConfig):
         return AvailableSilos(silos, min(self.least_silos, silos), key, rate=self.availability)
 
     def fails(self, silo: int, attempt: Attempt, key: Key) -> bool:
-        """Tell whether a silo fails in an attempt."""
+        """Return whether a silo fails in an attempt."""
         return bool(_draws(silo, attempt, key)[0] < self.dropout)
 
     def sends_late(self, silo: int, attempt: Attempt, key: Key) -> bool:
-        """Tell whether what a silo that failed in an attempt had to send comes after all."""
+        """Return whether what a silo that failed in an attempt had to send comes after all."""
         return bool(_draws(silo, attempt, key)[1] < self.late_uploads)
 
 
@@ -95,7 +95,7 @@ def _draws(silo: int, attempt: Attempt, key: Key) -> np.ndarray:
 
 
 def telling(body: Body, attempt: Attempt) -> Body:
-    """Return what brings the same as an order's body and tells of the attempt."""
+    """Return an order's body with the attempt added."""
     silos = np.array(attempt.silos, np.int32)
     return _TOLD[type(body)](*body.arrays(), np.array([attempt.number], np.int32), silos)
 
@@ -115,7 +115,7 @@ def of_absences(config: Absences, silos: int, aggregation: str) -> Iterator[str]
     if aggregation == "plain" and config.dropout > 0:
         yield (
             f'method.dropout: wanted 0 with method.aggregation = "plain", got {config.dropout:g} (sums in the open '
-            'have been seen when a silo fails; "masked" ones tell nothing until all are there)'
+            'have been seen when a silo fails; "masked" ones reveal nothing until all are there)'
         )
     if aggregation != "plain" and config.absences and config.least_silos < 2:
         yield (

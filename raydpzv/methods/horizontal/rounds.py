@@ -145,7 +145,6 @@ class ModelServer(RoundServer):
         self._x = _frozen(initial.copy())
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of x, float32 [d]."""
         return self._x.copy()
 
     def state(self) -> np.ndarray:

@@ -92,7 +92,7 @@ class Updates:
         self._state_bytes = model.state().nbytes if model and pull_after is not None else 0
 
     def sync(self, client: int) -> Sync:
-        """Bring the client to the newest version and return what that takes."""
+        """Update the client to the newest version and return what that takes."""
         now, behind = self.version, int(self._versions[client])
         self._versions[client] = now
         pairs = self._ledger.pairs(behind, now)
@@ -102,11 +102,11 @@ class Updates:
 
     @property
     def versions(self) -> np.ndarray:
-        """The version that each client was brought to, int64 [clients], a copy."""
+        """The version that each client has reached, int64 [clients], a copy."""
         return self._versions.astype(np.int64)
 
     def note(self, clients: np.ndarray, version: int | np.ndarray) -> None:
-        """Record that clients were brought to a version, or each to its own."""
+        """Record that clients reached a version, or each to its own."""
         self._versions[clients] = version
 
     def missed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -273,7 +273,7 @@ class SeededPullServer:
         return self._updates.version
 
     def state(self) -> np.ndarray:
-        """Return what a checkpoint keeps: the version each client was brought to, and reads at now (-1: at none)."""
+        """Return what a checkpoint keeps: the version each client has reached, and reads at now (-1: at none)."""
         reading = np.full(len(self._updates.versions), -1, np.int64)
         reading[list(self._reading)] = list(self._reading.values())
         return np.stack([self._updates.versions, reading])
@@ -286,7 +286,7 @@ class SeededPullServer:
         self._updates.go_to(round)
 
     def first_orders(self) -> Sequence[Order]:
-        """Nobody is told to begin: clients wake by themselves."""
+        """Clients wake by themselves: no message starts them."""
         return ()
 
     def reads(self, client: int) -> int | None:

@@ -57,7 +57,6 @@ class LedgerFollower:
         self._replica, self._history, self._local = replica, history, local
 
     def evaluate(self, version: int, x: Any, y: Any) -> Metrics:
-        """Score the model at `version` on held-out rows."""
         self._replica.go_to(version, self._history)
         return self._local.evaluate(self._replica, x, y)
 
@@ -98,7 +97,7 @@ def central_differences(
 
 
 def chooses_seeds(order: Order) -> bool:
-    """Tell whether the client chooses its seeds itself (asynchronous) or got them from the server."""
+    """Return whether the client chooses its seeds itself (asynchronous) or got them from the server."""
     return isinstance(order.body, Tail) or (isinstance(order.body, PulledModel) and not order.body.seeds.size)
 
 

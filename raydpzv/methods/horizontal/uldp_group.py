@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from raydpzv.data.sources import Source
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
@@ -27,9 +26,7 @@ from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.rounds import cohorts
 from raydpzv.methods.horizontal.user_sums import blocks, release_of, users_of
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.models.losses import Loss
 from raydpzv.privacy.user_release import Integers, UserPlan, user_integers
-from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.settings.bounds import Bounds, Positive
 from raydpzv.settings.sections_horizontal import HorizontalSections
 from raydpzv.zo.vectors import Vector, as_array
@@ -116,9 +113,7 @@ def _plan(config: UldpGroupConfig) -> UserPlan:
 
 
 def _contradictions(config: UldpGroupConfig, sections: HorizontalSections) -> Iterator[str]:
-    source: Source = DATA_SOURCES[sections.data.source]
-    loss: Loss = LOSSES[source.loss]
-    if not loss.by_record:
+    if sections.loss == "cox":
         yield (
             'method.name: "uldp_group" clips the gradients of single records, which the loss of survival times '
             f'(data.source = "{sections.data.source}") does not have: a record moves the gradients of others, no ε '

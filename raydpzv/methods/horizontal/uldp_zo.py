@@ -12,8 +12,8 @@ wire depends on KP alone.
 Asynchronous: a silo that wakes pulls what it missed and releases its own sum, with one of S shares of the noise and
 seeds of its own, as an update by itself.
 
-What the ledger holds was released. A run that resumes makes those updates again from there, and no silo tells anything
-new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
+What the ledger holds was released. A run that resumes makes those updates again from there, and no silo reveals
+anything new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
 """
 
 # S silos, U users, n pairs of a silo, K local steps, P perturbations, d parameters

@@ -3,7 +3,7 @@
 Source: Kato et al., "Uldp-FL: federated learning with across-silo user-level differential privacy" (2023), Algorithm 3
 with its weights, and user sampling. Sums are of integers, so that their sensitivity is exact
 (`raydpzv.privacy.user_release`). A user's integers are a function of the model, of the user's own records in the silo
-and of public values: the same bits whoever else is there. Silos that stay away from a round add nothing to it.
+and of public values: the same bits with any other users. Silos that stay away from a round add nothing to it.
 """
 
 # S silos, U users, n pairs of a silo, d parameters, D numbers of a release

@@ -153,7 +153,6 @@ class SplitServer:
         return {"round": self._round, "top": self.top.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         self._round = state["round"]
         self.top.restore(state["top"])
 
@@ -165,12 +164,11 @@ class SplitServer:
         return sha256(self.parameters())
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters, float32 [d_0]."""
         return self.top.parameters()
 
 
 class CachingServer(SplitServer):
-    """A split server that keeps the table of newest embeddings and answers uploads, whoever they come from."""
+    """A split server that keeps the table of newest embeddings and answers uploads of any client."""
 
     def answer(self, upload: Upload, body: Body, **facts: Any) -> Order:
         """Return the answer to an upload, of this round if nothing else is said; facts: further fields of the order."""
@@ -178,7 +176,7 @@ class CachingServer(SplitServer):
         return Order(upload.client, body, **given)
 
     def first_orders(self) -> Sequence[Order]:
-        """Tell every client to begin."""
+        """Send every client its first order."""
         return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)]
 
 

@@ -174,6 +174,11 @@ def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
         yield 'method.server: "dp_sgd" goes with privacy.mode = "proved"; set that, or use "sgd"'
     if config.server == "discriminant" and sections.model.head != "linear":
         yield f'model.head: wanted "linear" with method.server = "discriminant", got "{sections.model.head}"'
+    if config.server == "discriminant" and sections.loss != "cross_entropy":
+        yield (
+            f'model.loss: wanted "cross_entropy" with method.server = "discriminant", which tells classes apart, got '
+            f'"{sections.loss}"; use method.server = "sgd" or "dp_sgd"'
+        )
 
 
 FROZEN = VerticalMethod(

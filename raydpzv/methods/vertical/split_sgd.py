@@ -40,7 +40,7 @@ class SplitSgdConfig(Batched):
 
 
 class SgdClient(SplitClient):
-    """Embeds the rows it is told and backpropagates the gradient it gets for them."""
+    """Embeds the rows that the server names and backpropagates the gradient it gets for them."""
 
     def __init__(self, client: int, bottom: Bottom, lr: Schedule | None = None) -> None:
         super().__init__(client, bottom, lr)

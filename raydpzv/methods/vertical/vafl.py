@@ -230,7 +230,7 @@ class QueryFirstClient(VaflClient):
 class Synchrony:
     """When the server steps: on every upload (wait_for = 1), or on those of t clients together (Algorithm 2).
 
-    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, whoever comes last.
+    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, in any order of arrival.
     max_delay: D, a cached embedding older than that many rounds is queried afresh first.
     """
 
@@ -497,7 +497,7 @@ def _unreplayable(config: VaflConfig) -> str | None:
         return None
     setting = "method.query_first" if config.query_first else "method.max_delay"
     return (
-        f"what its queries were answered with ({setting}) hangs on the times of its messages, which a replay "
+        f"what its queries were answered with ({setting}) depends on the times of its messages, which a replay "
         "does not have; with the virtual clock the same scenario runs to the same bits"
     )
 

@@ -237,7 +237,7 @@ def test_a_new_label_is_refused_or_counts_as_the_other_one(tmp_path):
 @pytest.mark.parametrize("rare", ["0", "9"], ids=["one class more", "as many"])
 def test_a_list_of_classes_that_is_read_off_the_table_is_falsified(tmp_path, monkeypatch, rare):
     """The mode refuses such a run; here the refusal is taken away."""
-    monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data: ())
+    monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data, goal: ())
     width = () if rare == "0" else ("model.embedding=4",)
     run = own_table(tmp_path, "data.classes=2", *width, label=rare)
     row = next(r for r, n in enumerate(recorded_run(run).prepared.numbers) if n == 3)
@@ -288,7 +288,7 @@ def test_an_interrupted_audit_ends_in_one_line(demo, monkeypatch, tmp_path):
     def interrupted(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scenarios.commands.audit.audit_ledger", interrupted)
+    monkeypatch.setattr("raydpzv.audit.audit_run.audit_ledger", interrupted)
     result = call(demo, "--out", tmp_path / "page")
     assert (result.exit_code, result.stderr) == (130, "raydpzv: interrupted\n")
     assert not (tmp_path / "page").exists()

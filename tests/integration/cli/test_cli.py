@@ -194,7 +194,7 @@ def test_a_replay_says_of_a_run_without_an_end_that_it_has_none_and_what_its_led
     said = "the run has not come to its end: "
     all_of_it = call("replay", folder).stdout
     assert f"{said}the run was killed; continue it first: raydpzv resume {folder}" in all_of_it
-    assert "its ledger goes on" not in all_of_it
+    assert "its ledger continues" not in all_of_it
     for part in (folder / "rows").rglob("*.parquet"):
         rows = pq.read_table(part)
         if "round" in rows.column_names:
@@ -202,10 +202,10 @@ def test_a_replay_says_of_a_run_without_an_end_that_it_has_none_and_what_its_led
     cut = call("replay", folder).stdout
     assert "replayed 40 updates" in cut
     assert said in cut
-    assert "its ledger goes on to update 60; the rows to replay it by end at 40" in cut
+    assert "its ledger continues to update 60; the rows to replay it by end at 40" in cut
     early = call("replay", folder, "--at", 10).stdout
     assert said in early
-    assert "its ledger goes on" not in early
+    assert "its ledger continues" not in early
     with FileLock(folder / ".lock"):
         assert f"{said}another process is writing this run" in call("replay", folder, "--client", 2).stdout
 

@@ -1,4 +1,4 @@
-"""Runs on files: gone on with, replayed and reported from any working folder, and after the data have moved."""
+"""Runs on files: continued, replayed and reported from any working folder, and after the data have moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raydpzv run --out FOLDER --or-resume`: begun, gone on with, or shown, however often it is called."""
+"""`raydpzv run --out FOLDER --or-resume`: begun, continued, or shown, however often it is called."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from raydpzv.compare.run_comparison import STOPPED, run_planned
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.rebuild import rebuild_client
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import rebuild_client, replay
 from raydpzv.experiment.runner import run as raydpzv_run
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.gdp import epsilon_of, mu_of
@@ -85,7 +84,7 @@ def legs_of(path):
 
 
 def twice_changed(folder):
-    """The folder of a trial with two exploits or more behind it, its own and those of whom it went on from."""
+    """The folder of a trial with two exploits or more behind it, its own and those of whom it continued from."""
     found = [path for path in sorted((folder / "runs").glob("????")) if len(legs_of(path)) >= 2]
     assert found, "no trial has two exploits behind it"
     return found[0]
@@ -158,7 +157,7 @@ def test_a_search_that_is_complete_says_no_decision_again(free):
     done = raydpzv("resume", folder, "--runner", "local")
     assert done.exit_code == 0, done.output
     assert "trials are there already" in done.stderr
-    assert "goes on from trial" not in done.stderr
+    assert "continues from trial" not in done.stderr
 
 
 def test_epsilon_counts_all_legs_and_that_of_the_search_all_trials(noised, place):
@@ -287,7 +286,7 @@ def test_a_fork_that_the_file_of_decisions_does_not_know_is_left_as_it_is(base, 
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 2
     assert (
-        f"trial {made.exploits[0].trial} went on from another after {INTERVAL} updates, and not as"
+        f"trial {made.exploits[0].trial} continued from another after {INTERVAL} updates, and not as"
         in on.stderr
     )
 
@@ -305,8 +304,8 @@ def test_a_fork_of_which_the_file_of_decisions_says_nothing_ends_the_search(free
     said = " ".join(on.stderr.split())
     assert on.exit_code == 2, on.output
     assert "population.jsonl: trial " in said
-    assert re.search(rf"trial {forgotten} \(.*\) has gone on from another", said) or left == "no turn"
-    assert "bring the file back from a copy" in said
+    assert re.search(rf"trial {forgotten} \(.*\) has continued from another", said) or left == "no turn"
+    assert "restore the file from a copy" in said
     assert "delete" not in said
 
 

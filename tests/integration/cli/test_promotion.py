@@ -208,9 +208,9 @@ def test_the_rule_is_said_and_each_promotion_and_what_it_saved(place):
     words = command(place / "said", "digits_dpzv", SPACE, FREE, 4, *ASHA)
     done = raydpzv(*words, "--runner", "local")
     assert done.exit_code == 0, done.output
-    assert "asha promotes: trials stand at 5, 10, 20 updates, the best 50% of those that have" in done.stderr
-    assert " after 5 updates) goes on to 10 updates" in done.stderr
-    assert " after 20 updates) goes on to the end" in done.stderr
+    assert "asha promotes: trials pause at 5, 10, 20 updates, the best 50% of those that are" in done.stderr
+    assert " after 5 updates) continues to 10 updates" in done.stderr
+    assert " after 20 updates) continues to the end" in done.stderr
     rows = pq.read_table(place / "said" / "trials.parquet").to_pylist()
     assert f"updates: {sum(r['updates'] for r in rows):.0f} of 200 that all trials" in done.stdout
 
@@ -221,7 +221,7 @@ def test_the_rule_is_said_and_each_promotion_and_what_it_saved(place):
         (("budget.seconds=100",), r"budget.seconds: trial 0 \(.*\) may end before it has made its updates"),
         (
             ("clock.kind=wall",),
-            r"trial 0 \(.*\) leaves no checkpoint to go on from: real time cannot stand still",
+            r"trial 0 \(.*\) leaves no checkpoint to continue from: real time cannot stand still",
         ),
     ],
 )
@@ -244,4 +244,4 @@ def test_a_search_that_was_begun_by_rays_rule_stays_with_it(promoted, place):
     assert read_search(folder / "search.toml") == plan
     ended = raydpzv("resume", folder, *ALONE)
     said = " ".join(ended.stderr.split())
-    assert (ended.exit_code, "Ray Tune's rule: this search was begun by it; use ray" in said) == (2, True)
+    assert (ended.exit_code, "Ray Tune's rule: this search was started by it; use ray" in said) == (2, True)

@@ -235,8 +235,8 @@ def test_what_may_not_leave_is_refused_with_the_reason(made, small, tmp_path):
 def test_what_was_published_is_no_run_to_go_on_with_or_to_run_again(made, tmp_path):
     *_, public = made
     bare = shutil.copytree(public, tmp_path / "bare", ignore=shutil.ignore_patterns("ledger"))
-    assert "too little to go on from or to run again" in complaint(call("replay", bare))
-    assert "too little to go on from" in complaint(call("resume", public))
+    assert "too little to continue from or to run again" in complaint(call("replay", bare))
+    assert "too little to continue from" in complaint(call("resume", public))
     assert "wants the run's own folder" in complaint(call("report", public, "--operator"))
 
 

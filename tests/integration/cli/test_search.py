@@ -239,10 +239,10 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
         points = [(f"method.lr={best * 1.5 ** (len(outcomes) + k):.6g}",) for k in range(count)]
         return [point for point in points if accepts(point)]
 
-    for module in ("raydpzv.search.search_plan", "scenarios.commands.search"):
+    for module in ("raydpzv.search.search_plan", "raydpzv.search.run_search"):
         monkeypatch.setattr(f"{module}.suggested", suggested)
-    monkeypatch.setattr("scenarios.commands.search.require_optuna", lambda: None)
-    monkeypatch.setattr("scenarios.commands.search.RANDOM_FIRST", 2)
+    monkeypatch.setattr("raydpzv.search.run_search.require_optuna", lambda: None)
+    monkeypatch.setattr("raydpzv.search.run_search.RANDOM_FIRST", 2)
     words = [
         "search",
         "digits_dpzv",

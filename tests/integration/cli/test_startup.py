@@ -68,6 +68,32 @@ def test_a_command_imports_what_it_needs_alone(command: tuple[str, ...], forbidd
     assert ended.stdout
 
 
+SCENARIOS = {
+    "digits_dpzv": ("budget.updates=20",),
+    "digits_decomfl": ("budget.updates=2", "data.train_rows=200"),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_running_and_reporting_a_compiled_scenario_load_neither_torch_nor_pandas(
+    name: str, tmp_path: Path
+) -> None:
+    out, names = str(tmp_path / "run"), "torch,sklearn,pandas,dp_accounting,ray"
+    settings = [word for setting in SCENARIOS[name] for word in ("--set", setting)]
+    ended = run_python(AFTER, f"{names},matplotlib", "run", name, *settings, "--out", out)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (0, "[]")
+    ended = run_python(AFTER, f"{names},numba,scipy", "report", out)
+    assert (ended.returncode, ended.stderr) == (0, "[]\n")
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert report.count("<img") >= 3
+
+
+def test_a_run_with_the_torch_engine_loads_torch(tmp_path: Path) -> None:
+    settings = ("--set", "budget.updates=5", "--set", "model.engine=torch", "--out", str(tmp_path / "run"))
+    ended = run_python(AFTER, "torch,pandas", "run", "digits_dpzv", *settings)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (0, "['torch']")
+
+
 def test_completing_a_scenario_imports_none_of_it() -> None:
     ended = run_python(
         AFTER,

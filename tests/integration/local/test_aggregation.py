@@ -11,7 +11,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import Run
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.privacy.release import verdict
 from raydpzv.secure import agreement, paillier, private_silo
 from tests.helpers.changed_settings import run_small, scenario

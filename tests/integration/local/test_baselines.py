@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import scenarios
 from raydpzv.config.toml import parse
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.registry import METHODS
 from scenarios.cli import app

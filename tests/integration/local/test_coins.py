@@ -11,7 +11,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key
 from tests.helpers.runs import run_prepared

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild_client
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import rebuild_client, replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.records.run_folder import RunFolder
 from scenarios.cli import app
 from tests.helpers.runs import run_prepared

@@ -15,7 +15,8 @@ from raydpzv.compare.folder import opened
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
 from raydpzv.errors import DataError, InputError
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, read_coins, read_key

@@ -16,7 +16,7 @@ import raydpzv
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.rebuild import rebuild, rebuild_client
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import INITIAL
 from tests.helpers.runs import run_prepared

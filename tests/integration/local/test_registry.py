@@ -21,7 +21,7 @@ from raydpzv.config.toml import as_toml
 from raydpzv.data.sources import Source
 from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.ledger.ledger import begin_ledger
 from raydpzv.methods.descriptor import MethodConfig
 from raydpzv.methods.horizontal.fedavg import FEDAVG

@@ -13,8 +13,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import NotRecomputable
-from raydpzv.experiment.rebuild import rebuild_client
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import rebuild_client, replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy import integer_release

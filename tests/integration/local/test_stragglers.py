@@ -10,7 +10,7 @@ from raydpzv.config.timing import round_trips, stands_still
 from raydpzv.config.toml import parse
 from raydpzv.errors import SpecError
 from raydpzv.experiment.privacy_setting import expected_shares
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import replay
 from raydpzv.experiment.vertical import prepare_vertical
 
 SHORT = ("evaluate.every=40", "method.batch=32")

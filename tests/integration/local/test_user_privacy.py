@@ -15,7 +15,8 @@ from raydpzv.config.validation import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run_local
 from raydpzv.privacy import group_accountant
 from raydpzv.privacy.user_mechanism import user_epsilon
 from raydpzv.privacy.users import UserReleasePlan

@@ -18,9 +18,8 @@ from actors.vertical.driver import _Driver
 from raydpzv.errors import Lost, RunError, Stalled
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
-from raydpzv.experiment.reexecute import replay, resuming
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.rebuild import rebuild, rebuild_client, replay
+from raydpzv.experiment.resuming import continued, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder
@@ -130,7 +129,7 @@ def test_a_callback_gets_every_row_once_though_the_server_is_lost(struck, tmp_pa
     check_same(found, scenarios.run(spec))
     (fault,) = watch.faults
     assert fault.party == "server"
-    assert "goes on from its checkpoint after update" in fault.message
+    assert "continues from its checkpoint after update" in fault.message
     assert evaluated == [0, 60, 120, 180, 240]
     assert [update for update, part in watch.evaluations if part == "test"] == evaluated
     for name, table in found.tables.items():
@@ -191,7 +190,7 @@ def test_a_run_whose_checkpoint_contradicts_its_ledger_resumes_before_it(tmp_pat
 
 def test_losses_beyond_the_limit_end_the_run(small, killing, tmp_path, monkeypatch):
     """Here orders are calls, and the server's machine is not that of the run folder, where the ledger is kept."""
-    monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
+    monkeypatch.setattr("actors.vertical.driver._here", lambda: "another machine")
     spec = small("resources.client_actors=1", "resources.restarts=1", "resources.lane=ray")
     with pytest.raises(RunError, match="an actor was lost"):
         run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run", runner="ray")
@@ -317,7 +316,7 @@ def test_a_lost_ledger_actor_or_the_only_copy_of_models_restarts_all_actors(mort
     assert found.summary["ledger"]["digest"] == whole["ledger"]["digest"]
     (fault,) = found.summary["faults"]
     assert fault["party"] == ("ledger" if victim == "ledger" else "host 0")
-    assert "all actors are made again (1 of 3), and the run goes on from its" in fault["message"]
+    assert "all actors are made again (1 of 3), and the run continues from its" in fault["message"]
 
 
 def test_the_wall_clock_is_real_and_continues_without_a_client_group(mortal, tmp_path):

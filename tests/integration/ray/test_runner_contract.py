@@ -20,9 +20,8 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild
-from raydpzv.experiment.reexecute import replay
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.rebuild import rebuild, replay
+from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
@@ -344,7 +343,7 @@ def test_a_live_run_that_loses_its_server_continues_in_a_new_segment(row, tmp_pa
     check_live(run, folder, spec.budget.updates, 2, verified_by(row))
     (fault,) = run.rows("fault").to_pylist()
     assert (fault["party"], fault["kind"]) == ("server", "Lost")
-    assert re.search(r"goes on from its checkpoint after update [1-9]", fault["message"])
+    assert re.search(r"continues from its checkpoint after update [1-9]", fault["message"])
     assert watch.rounds >= set(range(1, spec.budget.updates + 1))
     assert watch.segments == run.rows("leg").to_pylist()
 

@@ -9,7 +9,7 @@ import scenarios
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued_at
+from raydpzv.experiment.resuming import continued_at
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.storage import download

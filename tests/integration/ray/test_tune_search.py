@@ -85,7 +85,7 @@ def test_a_stopped_search_goes_on_and_asha_stops_what_does_not_learn(ray_session
 
 
 def test_decisions_before_an_interruption_stand_and_count(tmp_path):
-    """ASHA of a search that is gone on with decides as one that was never interrupted."""
+    """ASHA of a search that is continued decides as one that was never interrupted."""
     plan = search_of([(f"seed={n}",) for n in range(9)])
     losses = [(n, updates, 1 + ((7 * n + updates) % 5)) for updates in (2, 6) for n in range(9)]
 

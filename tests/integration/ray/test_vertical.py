@@ -14,7 +14,7 @@ from raydpzv.audit.canaries import chosen
 from raydpzv.audit.ledger_audit import audit_ledger
 from raydpzv.audit.recorded import recorded_run
 from raydpzv.errors import SpecError, Unplaceable
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import replay
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.records import metrics

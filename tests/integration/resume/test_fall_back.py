@@ -12,8 +12,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
-from raydpzv.experiment import runner
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment import resuming
+from raydpzv.experiment.resuming import continued
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
@@ -121,7 +121,7 @@ def test_a_run_that_cannot_fall_back_ends_as_failed(killed, monkeypatch):
         raise DataError("a part is missing")
 
     prepared, opened, _ = continued(folder)
-    monkeypatch.setattr(runner, "restarted", refuse)
+    monkeypatch.setattr(resuming, "restarted", refuse)
     with pytest.raises(DataError, match="a part is missing"):
         run_prepared(prepared, opened)
     summary = RunFolder.open(folder).summary()
@@ -162,7 +162,7 @@ def test_what_users_released_after_the_older_checkpoint_stays_charged(tmp_path, 
     released, lost = run.summary["ledger"]["updates"], 3 + fallen
     assert counted(run) >= released + 3 * lost
     assert counted(run) <= released + 3 * (lost + fallen), "a leg that wrote both checkpoints may count twice"
-    monkeypatch.setattr(runner, "note_fall_back", lambda *_: None)
+    monkeypatch.setattr(resuming, "note_fall_back", lambda *_: None)
     assert counted(resume(tmp_path / "control")) < released + 3 * lost
 
 

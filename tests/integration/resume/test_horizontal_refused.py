@@ -12,7 +12,8 @@ import scenarios
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
-from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.experiment.rebuild import rebuild
+from raydpzv.experiment.resuming import resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records import write_ahead_log
 from raydpzv.records.checkpoint import CHECKPOINT, read_checkpoint
@@ -36,7 +37,7 @@ def test_a_changed_scenario_is_refused(tmp_path: Path, kind: str, edit: tuple[st
     path.write_text(path.read_text().replace(*edit))
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match=r"scenario\.toml changed") as error:
-        resuming_horizontal(tmp_path / "run")
+        resuming(tmp_path / "run")
     one_line(error.value)
     assert contents(tmp_path / "run") == before
 
@@ -48,7 +49,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
     stopped(small("decomfl", OFTEN, *data), tmp_path / "run")
     table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
     with pytest.raises(InputError, match="the data changed"):
-        resuming_horizontal(tmp_path / "run")
+        resuming(tmp_path / "run")
 
 
 def test_a_torn_checkpoint_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_a_torn_checkpoint_is_refused_and_nothing_is_changed(tmp_path: Path) -> 
         path.write_bytes(data[:size])
         before = contents(tmp_path / "run")
         with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read") as error:
-            resuming_horizontal(tmp_path / "run")
+            resuming(tmp_path / "run")
         one_line(error.value)
         assert contents(tmp_path / "run") == before
 
@@ -88,7 +89,7 @@ def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(tmp_path: Pa
     damage(tmp_path / "run", how)
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match=str(tmp_path / "run" / "ledger")) as error:
-        resuming_horizontal(tmp_path / "run")
+        resuming(tmp_path / "run")
     one_line(error.value)
     assert contents(tmp_path / "run") == before
     if how != "cut":
@@ -106,7 +107,7 @@ def test_a_ledger_with_a_seed_for_each_direction_is_refused_and_nothing_is_touch
     earlier = replace(prepare_horizontal(spec).plan.header(), step_seeds=False)
     Ledger.create(folder, earlier).close()
     before = contents(tmp_path / "run")
-    for work in (resuming_horizontal, rebuild):
+    for work in (resuming, rebuild):
         with pytest.raises(InputError, match=r"a ledger of format 1 .* wanted a ledger of format 2") as error:
             work(tmp_path / "run")
         one_line(error.value)
@@ -136,7 +137,7 @@ def test_a_wall_clock_run_is_rebuilt_and_when_complete_not_resumed(tmp_path: Pat
     run = scenarios.run(spec, tmp_path / "run")
     assert run.summary["updates"] == 24
     with pytest.raises(InputError, match="this run is complete"):
-        resuming_horizontal(tmp_path / "run")
+        resuming(tmp_path / "run")
     again = rebuild(tmp_path / "run")
     assert again.verified is True
     assert again.models[MODEL].tobytes() == run.models[MODEL].tobytes()

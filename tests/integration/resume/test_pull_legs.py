@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 import scenarios
-from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.experiment.rebuild import rebuild
+from raydpzv.experiment.resuming import resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.records.run_folder import RunFolder
@@ -47,7 +48,7 @@ def scenario(kind, *overrides):
 
 
 def go_on(folder):
-    prepared, opened, _ = resuming_horizontal(folder)
+    prepared, opened, _ = resuming(folder)
     return run_prepared(prepared, opened).summary
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import replay
 from tests.helpers.kills import kill_at
 
 MESSY = (

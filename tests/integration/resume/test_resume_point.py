@@ -1,4 +1,4 @@
-"""What a killed horizontal run goes on from: the newest model beside its ledger, so that little is replayed."""
+"""What a killed horizontal run continues from: the newest model beside its ledger, so that little is replayed."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ import scenarios
 from raydpzv.errors import InputError, NotRecomputable, RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.reexecute import replay
-from raydpzv.experiment.runner import continued, continued_at, run_local, upload_rest
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import continued, continued_at, upload_rest
+from raydpzv.experiment.runner import run_local
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage import download
@@ -210,7 +211,7 @@ def test_a_storage_that_holds_a_run_starts_no_other(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
     spec = small("privacy.noise=seeded")
     raydpzv.run(spec, tmp_path / "run", storage=uri)
-    with pytest.raises(InputError, match="holds a run already; choose another --storage, or go on with it"):
+    with pytest.raises(InputError, match="holds a run already; choose another --storage, or continue it"):
         raydpzv.run(spec, tmp_path / "other", storage=uri)
     with pytest.raises(InputError, match="this run is complete"):
         go_on(uri, tmp_path / "run")

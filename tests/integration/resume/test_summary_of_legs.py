@@ -11,7 +11,7 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError, InputError, RunError, StoppedEarly
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.write_ahead_log import TAIL
@@ -28,7 +28,7 @@ def spec(*changes: str) -> Any:
 
 
 def stopped_at(updates: int, folder: Path) -> dict[str, Any]:
-    """Begin a run or go on with it, and stop it as its user would."""
+    """Begin a run or continue it, and stop it as its user would."""
     if not folder.exists():
         return run_prepared(prepare(spec()), folder, until=updates).summary
     experiment, opened, _ = continued(folder)

@@ -14,7 +14,7 @@ from raydpzv.errors import DataError, RunError
 from raydpzv.experiment.finalize import RowWriter, RunFinalizer, RunOptions
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import check_rebuilt, rebuild
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.publish import publish

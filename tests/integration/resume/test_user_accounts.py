@@ -18,7 +18,7 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError
 from raydpzv.experiment.finalize import RunFinalizer
-from raydpzv.experiment.rebuild import resuming_horizontal
+from raydpzv.experiment.resuming import resuming
 from raydpzv.records.checkpoint import CHECKPOINT, before
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.write_ahead_log import TAIL
@@ -40,7 +40,7 @@ def small(*overrides: str) -> Any:
 
 
 def resume(folder: Path) -> Any:
-    prepared, opened, _ = resuming_horizontal(folder)
+    prepared, opened, _ = resuming(folder)
     return run_prepared(prepared, opened)
 
 
@@ -132,7 +132,7 @@ def test_a_leg_of_another_process_that_was_begun_and_lost_meanwhile_is_charged(
         return locked(*given)
 
     monkeypatch.setattr(RunWriter, "locked", late)
-    other = threading.Thread(target=lambda: found.append(resuming_horizontal(run)))
+    other = threading.Thread(target=lambda: found.append(resuming(run)))
     other.start()
     assert waiting.wait(60)
     monkeypatch.setattr(RunWriter, "locked", locked)
@@ -158,7 +158,7 @@ def test_what_a_storage_holds_may_have_rows_of_later_rounds(tmp_path: Path) -> N
     shutil.copytree(tmp_path / "2" / TAIL, brought / TAIL, dirs_exist_ok=True)
     before(brought / CHECKPOINT).unlink()
     with pytest.raises(DataError, match="has rows of round"):  # the control: a run's own folder has none
-        resuming_horizontal(brought)
+        resuming(brought)
     (brought / LINK).write_text(json.dumps(asdict(Link("file:///storage", "", "1"))))
     assert resume(brought).summary["digest"] == whole["digest"]
 
@@ -170,18 +170,18 @@ def test_a_run_whose_newest_checkpoints_are_gone_does_not_go_on(tmp_path: Path) 
     kill_at(2, small(), older, checkpoints=1)
     (run / CHECKPOINT).rename(tmp_path / "newest")
     with pytest.raises(DataError, match="is missing, and checkpoint"):
-        resuming_horizontal(run)
+        resuming(run)
     before(run / CHECKPOINT).unlink()
     with pytest.raises(DataError, match=r"has rows of round \d, but no checkpoint"):
-        resuming_horizontal(run)
+        resuming(run)
     shutil.rmtree(run / "rows")
     (run / "rows").mkdir()
     with pytest.raises(DataError, match=r"has rows of round 6, but no checkpoint"):  # those in no part yet
-        resuming_horizontal(run)
+        resuming(run)
     shutil.rmtree(run / "rows")
     whole.rename(run / "rows")
     (older / CHECKPOINT).rename(run / CHECKPOINT)
     with pytest.raises(DataError, match="is a checkpoint of another run"):
-        resuming_horizontal(run)
+        resuming(run)
     (tmp_path / "newest").replace(run / CHECKPOINT)
     assert resume(run).summary["updates"] == 8

@@ -12,7 +12,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import StoppedEarly
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import drop_checkpoints
 from raydpzv.records.run_writer import NEXT, OLD

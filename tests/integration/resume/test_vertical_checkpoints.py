@@ -1,4 +1,4 @@
-"""Vertical runs that go on from checkpoints: the same bits, no release lost."""
+"""Vertical runs that continue from checkpoints: the same bits, no release lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, StoppedEarly
-from raydpzv.experiment.reexecute import resuming
+from raydpzv.experiment.resuming import resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records import write_ahead_log
 from raydpzv.records.checkpoint import Checkpoint
@@ -144,7 +144,7 @@ def test_a_changed_row_is_found_though_the_counts_are_right(killed):
     place = rows.schema.get_field_index("bytes")
     pq.write_table(rows.set_column(place, "bytes", pa.array(rows["bytes"].to_numpy() + 1)), part)
     found = contents(killed)
-    with pytest.raises(DataError, match="message: its parts are not those that the checkpoint stands for"):
+    with pytest.raises(DataError, match="message: its parts are not those of the checkpoint"):
         resuming(killed)
     assert contents(killed) == found
     part.write_bytes(whole)

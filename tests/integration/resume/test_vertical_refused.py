@@ -9,7 +9,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.records.store import read_rows
 from tests.helpers.small_horizontal import stop_after
@@ -147,6 +148,6 @@ def test_rows_of_a_wall_clock_run_without_a_checkpoint_are_left_as_they_are(tmp_
     folder = RunFolder.open(tmp_path / "run")
     drop_checkpoints(folder.path)
     before = folder.rows()["service"]
-    with pytest.raises(NotRecomputable, match="no checkpoint to go on from"):
+    with pytest.raises(NotRecomputable, match="no checkpoint to continue from"):
         resuming(tmp_path / "run")
     assert folder.rows()["service"].equals(before)

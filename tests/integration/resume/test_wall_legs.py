@@ -18,7 +18,8 @@ from raydpzv.compare.run_comparison import run_planned
 from raydpzv.config.toml import as_toml
 from raydpzv.experiment import run_vertical
 from raydpzv.experiment.diagnostics import SILENT
-from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.rebuild import replay
+from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
@@ -253,7 +254,7 @@ def test_reports_say_where_legs_begin_and_that_clocks_leave_the_gaps_out(tmp_pat
     (axes,) = drawn.figure.axes
     assert axes.get_xlabel() == "run clock (s), the gaps between legs left out"
     assert [line.get_xdata()[0] for line in axes.get_lines() if line.get_linestyle() == ":"] == [begin]
-    assert "Dotted: where the run, interrupted, went on as a new leg." in drawn.caption
+    assert "Dotted: where the run, interrupted, continued as a new leg." in drawn.caption
     page = write_report([folder]).read_text()
     assert "gaps between legs" in page
     assert "in 2 legs" in page

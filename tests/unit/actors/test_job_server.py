@@ -281,7 +281,7 @@ def test_the_exit_status_is_the_jobs(server, status, code, exit_status):
 def test_a_cluster_that_is_gone_is_named(server, monkeypatch):
     monkeypatch.setattr(job_server, "_LOST", 0.05)
     server._client = Client(["one"], "RUNNING", breaks=[0] * 10**6)
-    with pytest.raises(RunError, match=r"lost the cluster at .* the job j7 may go on there"):
+    with pytest.raises(RunError, match=r"lost the cluster at .* the job j7 may continue there"):
         server.follow("j7", lambda text: None)
 
 
@@ -301,7 +301,7 @@ def test_a_dashboard_that_goes_away_is_named(monkeypatch):
         dashboard.shutdown()
     monkeypatch.setattr(job_server, "_LOST", 0.05)
     with pytest.raises(
-        RunError, match=r"lost the cluster at http://127\.0\.0\.1:\d+ \(.*; the job j7 may go on"
+        RunError, match=r"lost the cluster at http://127\.0\.0\.1:\d+ \(.*; the job j7 may continue"
     ):
         server.follow("j7", lambda text: None)
     with pytest.raises(InputError, match="does not do what was asked"):

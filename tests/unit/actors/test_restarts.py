@@ -59,7 +59,7 @@ def test_every_leg_that_came_no_further_is_charged_to_a_run_of_users(
     assert (fault["party"], fault["kind"]) == ("server", "Lost")
     place = "its checkpoint after update \\d" if checkpoint else "its start"
     assert re.search(
-        rf"^an actor was lost; .* \(0 of 3\), and the run goes on from {place}$", fault["message"]
+        rf"^an actor was lost; .* \(0 of 3\), and the run continues from {place}$", fault["message"]
     )
 
 
@@ -77,7 +77,7 @@ def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(
             places.append(RunFolder.open(tmp_path / "run").checkpoint())
         assert lost.allow(LOSS, "server", Status(updates=4), 0), "the one loss that is allowed"
     assert [place and place.round for place in places] == [2, None]
-    assert found[0] >= 3, "the leg that went on from the checkpoint that was given up"
+    assert found[0] >= 3, "the leg that continued from the checkpoint that was given up"
     assert found[1] >= found[0] + 3
     *_, fault = RunFolder.open(tmp_path / "run").rows()["fault"].to_pylist()
     assert (fault["party"], fault["kind"]) == ("checkpoint", "Contradiction")
@@ -172,7 +172,8 @@ def test_a_run_that_cannot_go_on_says_why_it_ends_with_a_loss(tmp_path: Path, wh
         assert isinstance(said, Lost)
         assert said.actor == "f00"
         assert re.fullmatch(
-            f"an actor was lost; the run cannot go on: .*{why}.*" if why else "an actor was lost", str(said)
+            f"an actor was lost; the run cannot continue: .*{why}.*" if why else "an actor was lost",
+            str(said),
         )
         wrong = RunError("wrong")
         assert lost.explained(wrong) is wrong

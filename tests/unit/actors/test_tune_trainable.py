@@ -49,7 +49,7 @@ def test_a_run_that_is_stopped_makes_no_further_update():
     run.end()
     assert steps.made == [0, 10]
     assert not run.is_alive()
-    PausingRun(steps, {}, Pauses(waits=True)).end()  # one that has not begun
+    PausingRun(steps, {}, Pauses(waits=True)).end()  # one that has not started
 
 
 def test_a_run_of_the_wall_clock_does_not_wait():

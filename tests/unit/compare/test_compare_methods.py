@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from torch import nn
 
 import raydpzv
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.grid import read_grid
+from raydpzv.config import catalog
 from raydpzv.errors import InputError, SpecError
+from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.report.comparison_lines import lines
 from raydpzv.report.comparison_plots import accuracy_over_updates
 from raydpzv.report.comparison_privacy import compared_privacy, privacy_line
@@ -39,11 +46,50 @@ def test_a_files_own_seeds_epsilons_and_targets_are_taken_unless_others_are_give
     assert "reached_0.6" in (tmp_path / "other" / "table.csv").read_text()
 
 
+X = (Key(0) / "compared").generator().normal(size=(60, 8)).astype("float32")
+Y = np.arange(60) % 3
+
+
+class Net(nn.Sequential):
+    def __init__(self, outputs: int) -> None:
+        super().__init__(nn.Linear(8, outputs))
+
+
+def own(**settings):
+    return raydpzv.horizontal(Net, (X, Y), clients=Y, updates=4, every=4, **settings)
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_scenario_objects_are_compared_with_the_bits_of_their_runs(tmp_path):
+    slow, fast = own(lr=0.01), own(lr=0.3, title="fast")
+    found = raydpzv.compare([slow, fast], tmp_path / "two", methods=["fedavg"], seeds=[0])
+    assert found.runs["label"].to_pylist() == ["decomfl", "fast", "fedavg"]
+    for spec, row in zip((slow, fast), found.runs.to_pylist(), strict=False):
+        summary = RunFolder.open(tmp_path / "two" / "runs" / row["run"]).summary()
+        assert summary["digest"] == raydpzv.run(spec).summary["digest"]
+    assert raydpzv.compare([slow, fast], tmp_path / "two", methods=["fedavg"], seeds=2).runs.num_rows == 6
+
+
+def test_scenarios_without_a_name_are_numbered_and_one_is_named_once():
+    slow, fast = own(lr=0.01), own(lr=0.3)
+    names = [catalog.name_of(spec) for spec in (slow, fast)]
+    assert [line.label for line in resolved(asked(names)).lines] == ["decomfl 1", "decomfl 2"]
+    with pytest.raises(SpecError, match="is there twice"):
+        asked([names[0], catalog.name_of(own(lr=0.01))])
+
+
 @pytest.mark.parametrize("among", [False, True])
-def test_a_scenario_object_is_refused_with_the_way_out(tmp_path, among):
-    own = raydpzv.load("digits_dpzv")
-    with pytest.raises(InputError, match=r'got a VerticalScenario; a scenario file .* "module:attribute"'):
-        raydpzv.compare(["vafl", own] if among else own, tmp_path / "two")
+def test_an_object_that_is_no_scenario_is_refused_with_the_way_out(tmp_path, among):
+    with pytest.raises(InputError, match=r"wanted a scenario's name, its TOML file, or what .* got Net"):
+        raydpzv.compare(["vafl", Net(3)] if among else Net(3), tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_scenario_of_a_module_is_loaded_by_its_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "films", SimpleNamespace(mild=own(lr=0.01), wild=3))
+    assert catalog.load("films:mild", ["method.lr=0.5"]).method.lr == 0.5
+    with pytest.raises(SpecError, match="films:wild: wanted a scenario's name"):
+        catalog.load("films:wild")
 
 
 BY_MULTIPLIER = """

@@ -1,4 +1,4 @@
-"""The runs of a comparison, one by one: what is kept, gone on with or made again, and what is read from them."""
+"""The runs of a comparison, one by one: what is kept, continued or made again, and what is read from them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_finished_comparison_has_nothing_left_and_more_seeds_add_runs(made):
     wider = small_comparison(seeds=(0, 1, 2))
     with opened(root, wider):
         assert {planned.spec.seed for planned in unfinished(root, wider)} == {2}
-    with pytest.raises(InputError, match="begun with seed 2 too"), opened(root, comparison):
+    with pytest.raises(InputError, match="started with seed 2 too"), opened(root, comparison):
         pass
     with opened(root, wider):  # as it was for the other tests
         (root / "comparison.toml").write_text(comparison.as_toml())
@@ -168,7 +168,7 @@ def test_rows_without_a_run_say_so(made, tmp_path):
     victim = next(comparison.runs()).folder
     shutil.rmtree(tmp_path / "copy" / RUNS_FOLDER / victim)
     row = collect(comparison, tmp_path / "copy").runs.to_pylist()[0]
-    assert (row["outcome"], row["reason"], row["status"]) == ("not run", "not begun", "missing")
+    assert (row["outcome"], row["reason"], row["status"]) == ("not run", "not started", "missing")
     assert math.isnan(row["accuracy"])
     told = collect(comparison, tmp_path / "copy", {victim: "its process was lost"}).runs.to_pylist()[0]
     assert (told["outcome"], told["reason"]) == ("failed", "its process was lost")

@@ -67,7 +67,7 @@ def test_a_difference_stands_with_its_reason():
         ([printed("privacy.clip", 2.0, why="half")], "a `why` says it differs; drop that"),
         ([printed("privacy.clop", 2.0)], "privacy.clop is no setting of digits_dpzv"),
         ([printed("method.local_steps", 1)], "method.local_steps is no setting"),
-        ([printed("privacy.clip", 2.0), printed("privacy.clip", 2.0)], "stands there twice"),
+        ([printed("privacy.clip", 2.0), printed("privacy.clip", 2.0)], "is there twice"),
     ],
 )
 def test_a_difference_without_a_reason_and_a_line_that_speaks_of_nothing_are_refused(settings, message):

@@ -208,7 +208,8 @@ def test_the_table_is_shared_and_what_is_read_only_has_the_same_kernels() -> Non
     network = dense_whole("mlp", x.shape[1:], (7,), CLASSES)
     assert network is not None
     ours, (theirs, torchs) = CompiledObjective(network, KeptRows(x, y)), objectives()
-    for found, given in zip(ours._located(rows), (x, y), strict=False):
+    features, (labels, _) = ours._located(rows)
+    for found, given in zip((features, labels), (x, y), strict=True):
         assert np.shares_memory(found, given)
         assert found.flags.writeable
     at = start(torchs)

@@ -13,8 +13,7 @@ import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch, RunError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.initial_model import BottomPlan
-from raydpzv.experiment.rebuild import from_ledger, rebuild_client
-from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.rebuild import from_ledger, rebuild_client, replay
 from raydpzv.experiment.release_ledger import LedgerServer, recorded
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key, direction_seed

@@ -181,7 +181,7 @@ def test_a_segment_of_another_ledger(folder, tmp_path, number):
     own = (folder / name).read_bytes()
     for other in ("b", "c"):
         shutil.copy(tmp_path / other / name, folder / name)
-        # of the same header, segment 0 begins alike: it is the next one that does not go on from it
+        # of the same header, segment 0 begins alike: it is the next one that does not continue from it
         first = number if (other, number) != ("c", 0) else 1
         assert_damaged(folder, f"segment-{first:05d}.arrow", first * S)
     shutil.copy(folder / f"segment-{(number + 1) % 3:05d}.arrow", folder / name)

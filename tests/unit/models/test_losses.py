@@ -1,4 +1,4 @@
-"""The Cox loss: held against its definition pair by pair, and against autograd and finite differences."""
+"""Losses against their formulas, the Cox loss against its definition pair by pair; what an own loss may be."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.torch_objective import TorchObjective
+from raydpzv.errors import InputError, SpecError
+from raydpzv.foreign import handle
 from raydpzv.keys import Key
-from raydpzv.models.losses import cox
+from raydpzv.models.losses import check_loss, cox, squared_error
 from raydpzv.models.whole import whole
+from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
 
 ROWS = st.lists(st.tuples(st.floats(-4, 4), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=20)
@@ -100,3 +103,93 @@ def test_an_evaluation_of_several_blocks_is_of_all_rows_together():
     assert found.loss == pytest.approx(by_definition(scores, *targets.numpy().T), rel=1e-5)
     assert math.isnan(found.accuracy)
     assert 0.4 < found.concordance < 0.6
+
+
+SCORES = torch.randn(7, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+NUMBERS = torch.randn(7, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+BITS = (NUMBERS > 0).double()
+
+
+def by_formula(name, scores, labels):
+    p = 1 / (1 + np.exp(-scores))
+    if name == "squared_error":
+        return ((scores - labels) ** 2).mean(-1)
+    terms = -(labels * np.log(p) + (1 - labels) * np.log(1 - p))
+    return terms[..., 0] if name == "binary" else terms.mean(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "scores", "labels"),
+    [
+        ("binary", SCORES[:, :1], BITS[:, 0].long()),
+        ("multi_label", SCORES, BITS),
+        ("squared_error", SCORES, NUMBERS),
+    ],
+)
+def test_losses_of_a_record_are_those_of_the_formula(name, scores, labels):
+    loss = LOSSES[name]
+    wanted = by_formula(name, scores.numpy(), BITS[:, :1].numpy() if name == "binary" else labels.numpy())
+    assert loss.rows(scores, labels).numpy() == pytest.approx(wanted, rel=1e-12)
+    assert float(loss.mean(scores, labels)) == pytest.approx(wanted.mean(), rel=1e-12)
+    points = torch.stack([scores, 2 * scores]).float()
+    found = loss.at_points(points, labels)
+    assert found.dtype == torch.float64
+    assert found[0].numpy() == pytest.approx(wanted, rel=1e-5)
+    assert torch.equal(found[1], loss.at_points(points[1], labels))
+    assert loss.outputs == (1 if name == "binary" else None)
+
+
+def test_large_labels_keep_their_digits_in_finite_differences():
+    label = torch.tensor([[1e9 + 0.25]], dtype=torch.float64)
+    assert float(squared_error.at_points(torch.tensor([[1e9]]), label)) == pytest.approx(0.0625)
+
+
+OWN = {
+    "a mean": (lambda s, y: ((s - y) ** 2).mean(), "seems to return their mean"),
+    "a number": (lambda s, y: 1.0, "got float; it seems to return their mean"),
+    "a column": (lambda s, y: (s - y) ** 2, r"one value a record, \[8\], got \[8, 3\]"),
+    "an array": (lambda s, y: ((s - y) ** 2).numpy().mean(1), "got ndarray"),
+    "others": (lambda s, y: ((s - s.mean(0) - y) ** 2).mean(1), "depends on the other records"),
+    "other labels": (lambda s, y: ((s - y + y.roll(1, 0)) ** 2).mean(1), "depends on the other records"),
+    "chance": (lambda s, y: ((s - y + torch.randn(1)) ** 2).mean(1), "two calls on the same scores differ"),
+    "changes": (lambda s, y: (s.sub_(y) ** 2).mean(1), "changes the scores or labels"),
+    "an error": (lambda s, y: s @ y, "your loss fails on scores"),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_own_losses_that_are_no_function_of_a_record_are_refused(kind):
+    function, complaint = OWN[kind]
+    with pytest.raises(InputError, match=complaint):
+        check_loss(LOSSES[handle(function)], NUMBERS, 3)
+
+
+def test_an_own_loss_gets_labels_in_the_scores_precision_and_classes_as_they_are():
+    seen = []
+
+    def loss(scores, y):
+        seen.append((scores.dtype, y.dtype, tuple(y.shape)))
+        return scores.sum(1)
+
+    found = LOSSES[handle(loss)]
+    check_loss(found, NUMBERS, 3)
+    found.at_points(torch.zeros(2, 7, 3), NUMBERS)
+    check_loss(found, torch.arange(3), 3)
+    assert set(seen) == {
+        (torch.float32, torch.float32, (8, 3)),
+        (torch.float64, torch.float64, (7, 3)),
+        (torch.float32, torch.int64, (8,)),
+    }
+
+
+def test_an_own_loss_without_a_gradient_is_refused_where_one_is_taken():
+    found = LOSSES[handle(lambda s, y: torch.tensor(s.detach().numpy()).abs().sum(1))]
+    check_loss(found, NUMBERS, 3)
+    scores = torch.zeros(2, 3, requires_grad=True)
+    with pytest.raises(InputError, match="no gradient by the scores"):
+        found.mean(scores, NUMBERS[:2])
+
+
+def test_what_is_no_function_is_no_loss():
+    with pytest.raises(SpecError, match=r"model\.loss: wanted a function of scores and labels"):
+        LOSSES[handle(3)]

@@ -17,7 +17,7 @@ from raydpzv.privacy.group_accountant import (
     lemma_9_epsilon,
     mixture_rdp,
 )
-from raydpzv.privacy.pld import poisson_epsilon_rdp
+from tests.helpers.rdp import poisson_epsilon_rdp
 
 FIGURE_2 = {"multiplier": 5.0, "rate": 0.01, "steps": 100_000, "delta": 1e-5}
 

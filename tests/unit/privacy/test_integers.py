@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from raydpzv.privacy.claims import Claim
-from raydpzv.privacy.integer_calibration import solve
-from raydpzv.privacy.integers import IntegerReleasePlan
+from raydpzv.privacy.integers import IntegerReleasePlan, solve
 from raydpzv.privacy.release import Spent, default_delta, verdict
 
 

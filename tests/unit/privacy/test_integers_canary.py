@@ -15,8 +15,7 @@ import pytest
 from scipy.stats import beta
 
 from raydpzv.keys import Key
-from raydpzv.privacy.integer_calibration import solve
-from raydpzv.privacy.integers import IntegerReleasePlan
+from raydpzv.privacy.integers import IntegerReleasePlan, solve
 from raydpzv.privacy.rounded_gaussian import rounded_gaussian
 
 RUNS, ROWS, BATCH, GRID, DELTA = 100_000, 64, 8, 4096, 1e-5

@@ -9,7 +9,8 @@ from raydpzv.privacy import pld
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.mean import participation_epsilon, whole_mean_epsilon
-from raydpzv.privacy.pld import poisson_epsilon, poisson_epsilon_rdp, poisson_releases
+from raydpzv.privacy.pld import poisson_epsilon, poisson_releases
+from tests.helpers.rdp import poisson_epsilon_rdp
 
 D, C, DELTA = 60_000, 10.0, 1e-3
 

@@ -80,7 +80,7 @@ def test_scores_of_two_classes_stand_with_their_evaluation():
 @pytest.mark.parametrize("event", [event for event in EVENTS if event != "fault"])
 def test_an_error_of_a_callback_is_warned_of_once_and_ends_that_callback_alone(small, event):
     failing, heard = Failing(event), Heard()
-    said = rf"^Failing\.{event}: ArithmeticError: planted in two lines; the run goes on"
+    said = rf"^Failing\.{event}: ArithmeticError: planted in two lines; the run continues"
     with pytest.warns(RuntimeWarning, match=said) as warned:
         run = raydpzv.run(small("record.flush=0.001"), callbacks=[failing, heard])
     assert (len(warned), failing.calls) == (1, 1)

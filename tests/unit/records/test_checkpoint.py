@@ -173,7 +173,9 @@ def test_who_goes_on_from_the_one_before_makes_it_the_last(tmp_path: Path) -> No
         folder.write_checkpoint(Checkpoint(round, {}))
     sha256 = folder.checkpoint_sha256()
     (run / CHECKPOINT).write_bytes(b"damaged")
-    assert folder.checkpoint_sha256() not in ("", sha256), "it is the digest of the one that is gone on from"
+    assert folder.checkpoint_sha256() not in ("", sha256), (
+        "it is the digest of the one that is continued from"
+    )
     with reopened(run) as opened:
         assert (run / CHECKPOINT).is_file()
         assert not before(run / CHECKPOINT).is_file()

@@ -175,7 +175,7 @@ def test_other_bytes_are_refused_by_the_files_name(tmp_path: Path, harm: str) ->
         path.unlink()
     else:
         path.write_bytes(data[:-1] if harm == "short" else data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(DataError, match=rf"{path.name}: .*cannot go on"):
+    with pytest.raises(DataError, match=rf"{path.name}: .*cannot continue"):
         read_log(tmp_path, extent)
 
 
@@ -208,7 +208,7 @@ def test_where_the_last_rows_are_damaged_the_checkpoint_before_is_gone_back_to(t
     again.go_back()
     assert again.so_far("numbers")["round"].to_pylist() == list(range(4))
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    with pytest.raises(DataError, match="are not the rows that the checkpoint stands for"):
+    with pytest.raises(DataError, match="are not the rows that the checkpoint counts"):
         RunWriter(run).go_back()
 
 

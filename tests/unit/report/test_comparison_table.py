@@ -203,7 +203,7 @@ def test_costs_of_runs_without_a_summary_do_not_pull_medians_to_0() -> None:
 
 
 def test_runs_that_were_not_made_are_in_no_number() -> None:
-    begun = run("a", None, 1, outcome="not run", status="stopped", accuracy=0.1, reason="not begun")
+    begun = run("a", None, 1, outcome="not run", status="stopped", accuracy=0.1, reason="not started")
     absent = run("b", 1.0, 0, outcome="not run", status="missing", accuracy=math.nan)
     short = curve("a", None, 1, [(0, 0.0, 0, 0, 0.1), (1, 0.1, 3, 0, 0.1)])
     runs, curves = tables([run("a", None, 0, accuracy=0.8), begun, absent], a(0, 0.0, 0.8), short)

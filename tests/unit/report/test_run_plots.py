@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from raydpzv.records import metrics
 from raydpzv.records.schema import RELEASE, SCHEMAS
-from raydpzv.report import client_plots, plots, run_plots
+from raydpzv.report import client_plots, measure_plots, plots, run_plots
 from raydpzv.report.page import DRAWINGS
 from raydpzv.report.run_tables import RunView
 from tests.helpers.report_views import figure, legend_text, view
@@ -24,7 +24,7 @@ VERTICAL = [
     d
     for d in DRAWINGS
     if d not in (run_plots.bytes_per_update, run_plots.missed_over_updates, run_plots.lag_histogram)
-    and d is not run_plots.records_per_user
+    and d not in (run_plots.records_per_user, measure_plots.measures_over_updates)
 ]
 
 

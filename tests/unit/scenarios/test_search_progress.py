@@ -236,17 +236,17 @@ def test_a_trial_that_goes_on_is_told_of_and_is_not_over(plan, record):
                 watch.reported(leg.trial, {"updates": updates, "accuracy": accuracy})
             record[leg.trial] = TrialProgress(STOPPED if leg.until else DONE, "", updates, 0.5)
             watch.ended(leg.trial, "")
-    said = [line for line in lines_of(console) if "trials begun" not in line]
+    said = [line for line in lines_of(console) if "trials started" not in line]
     assert said == [
-        "trial 0 (method.lr=0.01): stands after 10 updates, accuracy 0.5",
-        "trial 1 (method.lr=0.02): stands after 10 updates, accuracy 0.5",
-        "trial 0 (0.5 after 10 updates) goes on to 20 updates",
-        "trial 0 (method.lr=0.01): stands after 20 updates, accuracy 0.5",
-        "trial 0 (0.5 after 20 updates) goes on to the end",
+        "trial 0 (method.lr=0.01): paused after 10 updates, accuracy 0.5",
+        "trial 1 (method.lr=0.02): paused after 10 updates, accuracy 0.5",
+        "trial 0 (0.5 after 10 updates) continues to 20 updates",
+        "trial 0 (method.lr=0.01): paused after 20 updates, accuracy 0.5",
+        "trial 0 (0.5 after 20 updates) continues to the end",
         "trial 0 (method.lr=0.01): at its end after 40 updates, accuracy 0.5",
     ]
-    counted = [line.partition(";")[0] for line in lines_of(console) if "trials begun" in line]
-    assert counted == ["1/3 trials begun", *["2/3 trials begun"] * 3]
+    counted = [line.partition(";")[0] for line in lines_of(console) if "trials started" in line]
+    assert counted == ["1/3 trials started", *["2/3 trials started"] * 3]
 
 
 def test_trials_that_began_before_an_interruption_are_counted_once(plan, record, monkeypatch):
@@ -262,9 +262,9 @@ def test_trials_that_began_before_an_interruption_are_counted_once(plan, record,
             watch.began(leg.trial)
             console.print(watch.line(), soft_wrap=True)
     assert [line.partition("; trial")[0] for line in lines_of(console)] == [
-        "2 of 3 trials had begun before",
-        "2/3 trials begun",
-        "3/3 trials begun",
+        "2 of 3 trials had started before",
+        "2/3 trials started",
+        "3/3 trials started",
     ]
     assert lines_of(console)[1].endswith("starting; best so far: accuracy 0.5, trial 0 after 10 updates")
 
@@ -289,6 +289,6 @@ def test_a_terminals_bar_counts_trials_that_are_over_or_those_that_have_begun_wh
         watch.began(0)
         watch.ended(0, "")
 
-    assert bar(replace(plan, scheduler="asha", grace=10, promotes=True), went) == "begun 1/3"
+    assert bar(replace(plan, scheduler="asha", grace=10, promotes=True), went) == "started 1/3"
     more = replace(plan, trials=plan.trials * 2)
     assert bar(plan, lambda watch: watch.ended(0, ""), lambda watch: watch.grew(more)) == "1/6"

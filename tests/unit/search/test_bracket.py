@@ -1,4 +1,4 @@
-"""Which trial goes on from a rung, when a new one begins, and what the share of updates allows."""
+"""Which trial continues from a rung, when a new one begins, and what the share of updates allows."""
 
 from __future__ import annotations
 

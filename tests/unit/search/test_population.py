@@ -1,4 +1,4 @@
-"""Who goes on from whom, with which step sizes, and what no population can be made of."""
+"""Who continues from whom, with which step sizes, and what no population can be made of."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ FIRST = Turn(20, (exploit(0, 3, 0.05),))
     ],
 )
 def test_what_this_search_cannot_have_decided_is_refused(made):
-    """A donor that goes on from another in the same turn is no donor any more: forks are made one by one."""
+    """A donor that continues from another in the same turn is no donor any more: forks are made one by one."""
     with pytest.raises(
         DataError, match=r"population\.jsonl: line \d, after .* is no decision of this search"
     ):
@@ -234,7 +234,7 @@ def test_what_is_no_population_is_refused(how, said):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (("clock.kind=wall",), "clock.kind: --scheduler pbt goes on from checkpoints"),
+        (("clock.kind=wall",), "clock.kind: --scheduler pbt continues from checkpoints"),
         (("budget.seconds=9",), "no other budget"),
         (("method.lr_at=[[5, 0.1]]",), "method.lr_at: is what --scheduler pbt makes"),
         (

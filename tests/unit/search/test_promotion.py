@@ -42,7 +42,7 @@ def plan(*changes, grace=None):
             ("clock.kind=wall",),
             RATES,
             False,
-            "trial 0 (method.lr=0.01) leaves no checkpoint to go on from: real time",
+            "trial 0 (method.lr=0.01) leaves no checkpoint to continue from: real time",
         ),
         (("budget.bytes=9",), RATES, False, "budget.bytes: trial 0 (method.lr=0.01) may end before"),
         ((), [*RATES, ("budget.epsilon=1.0",)], False, "budget.epsilon: trial 4"),
@@ -72,6 +72,12 @@ def test_rungs_double_from_an_eighth_to_at_most_half_of_the_budget():
 def test_a_first_rung_between_evaluations_or_behind_the_end_is_refused(grace):
     with pytest.raises(SpecError, match=r"--grace: wanted a multiple of evaluate.every \(5\) below"):
         first_rung(trials(), grace)
+
+
+def test_a_moment_that_nobody_asked_for_is_not_blamed():
+    for grace, blamed in ((None, "evaluate.every: wanted fewer updates"), (5, "--grace: wanted")):
+        with pytest.raises(SpecError, match=blamed):
+            first_rung(trials("evaluate.every=100"), grace)
 
 
 def test_the_first_rung_is_an_evaluation_of_all_trials():

@@ -115,6 +115,10 @@ def test_grace_is_a_ninth_of_the_budget_at_an_evaluation():
     for wrong in (99, 1800):
         with pytest.raises(SpecError, match="--grace: wanted updates between"):
             grace("budget.updates=1800", "evaluate.every=100", given=wrong)
+    with pytest.raises(
+        SpecError, match=r"^evaluate.every: wanted fewer updates than budget.updates \(9\), got 9"
+    ):
+        grace("budget.updates=9", "evaluate.every=9")
     with pytest.raises(SpecError, match=r"one budget.updates for all"):
         grace_of(trials_of(plain, [("budget.updates=10",), ("budget.updates=20",)], None), None)
 

@@ -1,4 +1,4 @@
-"""How many legs went on from a run's last checkpoint: counted for one place, and on the disk before anything is."""
+"""How many legs continued from a run's last checkpoint: counted for one place, and on the disk before anything is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def test_legs_are_counted_from_the_last_checkpoint_or_the_start(folder: RunFolde
         assert (segments_started(folder), has_restarted(folder)) == (begun, True)
     for round in (3, 5):
         folder.write_checkpoint(Checkpoint(round, {}, None))
-        assert (segments_started(folder), has_restarted(folder)) == (0, True), "no leg went on from there yet"
+        assert (segments_started(folder), has_restarted(folder)) == (0, True), (
+            "no leg continued from there yet"
+        )
         for begun in (1, 2, 3):
             note_segment(folder)
             assert segments_started(folder) == begun

@@ -166,7 +166,7 @@ class Releasing(Scribe):
 
 
 def test_what_was_sent_when_the_run_was_over_is_charged_under_both_clocks(clock: FastClock) -> None:
-    """Links so slow that uploads are on their way at the end: whoever sees them has what they release."""
+    """Links so slow that uploads are on their way at the end: anyone who sees them has what they release."""
     when, budget = timing(network=Network([0.9] * 6, [3000.0] * 6, [4000.0] * 6)), Budget(updates=20)
     wall, virtual = Counting(), Counting()
     server = PullServerLoop(

@@ -1,4 +1,4 @@
-"""Uploads that come when the run is over: whoever sees them has what they release, so they are accounted for."""
+"""Uploads that come when the run is over: anyone who sees them has what they release, so they are accounted for."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_epochs_grow_where_the_leases_were_deleted(uri, first, tmp_path):
 
 
 def test_the_folder_of_a_storage_is_not_that_of_a_copy_of_it(uri, first, tmp_path):
-    """Which may have been gone on with elsewhere: its writers bear the same names."""
+    """Which may have been continued elsewhere: its writers bear the same names."""
     lose(uri, first)
     shutil.copytree(tmp_path / "storage", tmp_path / "backup")
     with pytest.raises(InputError, match="first: holds something else"):
@@ -332,7 +332,7 @@ def test_of_a_commit_whose_objects_went_meanwhile_the_next_is_brought(uri, tmp_p
         fetch(uri, tmp_path / "other")
     others = [Manifest(1, n, "run", "w", gone.files) for n in range(30)]
     found = others.copy()
-    with pytest.raises(InputError, match="is written to faster than it can be brought"):
+    with pytest.raises(InputError, match="is written to faster than it can be downloaded"):
         fetch(uri, tmp_path / "other")
     assert not [path.name for path in tmp_path.iterdir() if "other" in path.name]
 
@@ -354,7 +354,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_left(uri, first, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(download, "write_atomically", full)
         with pytest.raises(
-            InputError, match=r"here: cannot bring file://.*No space left.*see to disk and storage"
+            InputError, match=r"here: cannot download file://.*No space left.*see to disk and storage"
         ):
             fetch(uri, tmp_path / "here")
     assert {path.name for path in tmp_path.iterdir()} == {"first", "storage"}
@@ -366,7 +366,7 @@ def test_a_place_with_other_things_is_neither_begun_nor_gone_on_with(uri, tmp_pa
     there = folder_with(tmp_path / "storage", FILES)
     before = content_of(there)
     with pytest.raises(InputError, match="storage: holds other things"), created(uri, "run"):
-        pytest.fail("it is not begun")
+        pytest.fail("it is not started")
     with pytest.raises(InputError, match="storage: holds other things"), resumed(uri, tmp_path / "here"):
         pytest.fail("it is no storage")
     assert content_of(there) == before

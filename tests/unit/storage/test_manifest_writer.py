@@ -101,7 +101,7 @@ def test_a_folder_that_never_rests_is_named(writer, monkeypatch):
         yield
 
     monkeypatch.setattr(manifest_writer, "snapshot", moving)
-    with pytest.raises(RunError, match=r"run: cannot be brought to file://.*: ledger changes all the time"):
+    with pytest.raises(RunError, match=r"run: cannot be uploaded to file://.*: ledger changes all the time"):
         upload(writer)
 
 

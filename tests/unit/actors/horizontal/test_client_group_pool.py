@@ -141,6 +141,8 @@ def test_who_had_models_that_nobody_can_rebuild_is_not_replaced(*, goes_back: bo
     if goes_back:
         assert isinstance(caught.value, ray.exceptions.ActorDiedError)
     else:
-        assert "only the run's last checkpoint has: go on from there with raydpzv resume" in str(caught.value)
+        assert "only the run's last checkpoint has: continue from there with raydpzv resume" in str(
+            caught.value
+        )
     assert not noted
     assert not hosts.replaced

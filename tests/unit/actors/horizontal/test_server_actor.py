@@ -11,7 +11,7 @@ import pytest
 
 from actors.horizontal.server_actor import HorizontalServerActor
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.rebuild import restarted_horizontal
+from raydpzv.experiment.resuming import restarted_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.checkpoint import Checkpoint

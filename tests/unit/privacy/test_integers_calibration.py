@@ -17,8 +17,7 @@ from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.privacy import pld
 from raydpzv.privacy.gdp import mu_of
-from raydpzv.privacy.integer_calibration import one_release_epsilon, solve
-from raydpzv.privacy.integers import IntegerReleasePlan, release_mu
+from raydpzv.privacy.integers import IntegerReleasePlan, one_release_epsilon, release_mu, solve
 from raydpzv.privacy.release import ReleaseEvent, default_delta
 from tests.helpers.accounts import charged, event
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raydpzv.report.run_names import labels
+from raydpzv.report.page import labels
 
 
 def runs(*triples: tuple[str, str, int]) -> list[dict[str, Any]]:

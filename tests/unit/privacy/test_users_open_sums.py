@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from raydpzv.privacy.open_sums import OpenSums
+from raydpzv.privacy.users import OpenSums
 from raydpzv.secure.attempts import Attempt
 
 FIRST = Attempt(1, 0, (0, 1, 2))

@@ -1,28 +1,72 @@
-"""The segments of a vertical run under the wall clock: bringing its roles to where one starts, and its checkpoints.
+"""The segments of runs under the wall clock: real time cannot be repeated, so a resumed run starts a new segment.
 
-Of methods with a ledger the uploads of every update beyond the checkpoint are made and served once more, in the
-ledger's order and with the releases on record, so that the server has the bits that it had. Messages under way are
-lost, as with a client that is: its upload is made anew, of the same rows, model and directions, and an answer on record
-counts as delivered when the segment starts. Others start where the checkpoint is, with the answers under way then.
+The run keeps what was acknowledged: the state at the last checkpoint, and every update that the ledger has beyond it.
+Messages under way are lost. The run's clock stops between two segments: the next one starts where the last one ended.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from raydpzv.ledger.entries import Slice
-from raydpzv.methods.roles import Order, VerticalServer
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.roles import Order, PullServer, ResumableServer, Upload, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import ledger_history, tell
-from raydpzv.segments.continuation import RunSegment
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import Activation, Observer
+from raydpzv.sim.pull import wake
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.wall import SavedClient, UnderWay
+from raydpzv.sim.wall import SavedClient, SegmentStart, UnderWay
 from raydpzv.wire.messages import Body, ClientState, Start
+from raydpzv.wire.seeds import SeededScalars
+
+
+class RunSegment:
+    """Where a segment starts, and what its checkpoints have in common; checkpoint: None for a run from its start."""
+
+    def __init__(self, server_loop: ServerLoop, observer: Observer, checkpoint: Checkpoint | None) -> None:
+        self._loop, self._observer, self._checkpoint = server_loop, observer, checkpoint
+        self._run: Mapping[str, Any] = checkpoint.state["run"] if checkpoint else {}
+        self._time, self._number = float(self._run.get("time", 0.0)), int(self._run.get("leg", 0)) + 1
+        self._served: Mapping[int, int] = {}
+        self._origin, self._recovered = math.nan, 0
+
+    @property
+    def start(self) -> SegmentStart:
+        """Where the segment starts, once roles are there."""
+        evaluated = self._checkpoint.round if self._checkpoint else 0
+        lost = self._checkpoint is None and self._recovered > 0  # a segment of which the ledger alone is left
+        return SegmentStart(self._number + lost, self._time, evaluated, self._served)
+
+    def record_start(self, origin: float) -> None:
+        """Record the segment, unless it is the first; origin: of its clock, in real seconds."""
+        self._origin = origin
+        if (number := self.start.number) == 1:
+            return
+        # both segments' clocks show the same time where one ended and the other starts
+        gap = max(origin - self._run["origin"], 0.0) if self._run else math.nan
+        at = {"round": self._loop.updates, "time": self._time}
+        self._observer.emit("leg", leg=number, **at, gap=gap, recovered=self._recovered)
+
+    def _restore_loop(self, *, lost: bool) -> None:
+        """Restore the server's loop from the checkpoint; lost: messages under way, whose end nobody knows."""
+        self._loop.restore(self._run["status"], self._run["services"], lost=lost)
+        self._loop.close()  # nobody knows when the answers under way were applied
+
+    def _moment(self, time: float) -> dict[str, Any]:
+        """Return what every checkpoint of a segment keeps, taken at this time of its clock."""
+        return {
+            "time": max(self._time, time),
+            "origin": self._origin,
+            "leg": self.start.number,
+            "status": self._loop.account(),
+            "services": self._loop.services(),
+        }
 
 
 class LedgerAhead(Protocol):
@@ -43,7 +87,13 @@ class LedgerAhead(Protocol):
 
 
 class WallSegment(RunSegment):
-    """One segment of a run: `bring` its roles to where it starts, `record_start`, then `take` its checkpoints.
+    """One segment of a vertical run: `bring` its roles to where it starts, `record_start`, `take` its checkpoints.
+
+    Of methods with a ledger the uploads of every update beyond the checkpoint are made and served once more, in the
+    ledger's order and with the releases on record, so that the server has the bits that it had. Messages under way are
+    lost, as with a client that is: its upload is made anew, of the same rows, model and directions, and an answer on
+    record counts as delivered when the segment starts. Others start where the checkpoint is, with the answers under way
+    then.
 
     server_loop: around a fresh server; ledger: that server, if it keeps one; checkpoint: None for a run from its start.
     """
@@ -68,7 +118,7 @@ class WallSegment(RunSegment):
         return self._ledger_server is None
 
     def bring(self, host: Executor) -> None:
-        """Bring fresh roles to where the segment starts; host: where the clients' work is done until then."""
+        """Restore fresh roles to the start of the segment; host: where the clients' work is done until then."""
         first: Sequence[Order] = ()
         if self._checkpoint:
             self._server.restore(self._checkpoint.state["server"])
@@ -136,8 +186,8 @@ class WallSegment(RunSegment):
 def _pending(client: int, saved: SavedClient, under_way: UnderWay) -> Iterator[tuple[Order, bool]]:
     """Yield the orders that a client starts the next segment with, and whether they are sent a second time.
 
-    One that has applied its last answer is told to continue; but what names its first work is sent again. One whose
-    upload waits at the server for others gets its order when these have come.
+    One that has applied its last answer gets an order to continue; but what names its first work is sent again. One
+    whose upload waits at the server for others gets its order when these have come.
     """
     yield from _ready(under_way.trays[client])
     if handed := under_way.handed.get(client):
@@ -161,3 +211,44 @@ def _as_served(state: Body, served: int) -> ClientState:
     assert isinstance(state, ClientState)
     counts = np.concatenate([[served], state.counts[1:]]).astype(np.int64)
     return ClientState(counts, state.vectors)
+
+
+class PullSegment(RunSegment):
+    """One segment of a run whose clients pull; the server is at the checkpoint, `bring` it to the ledger's end.
+
+    Clients are functions of the ledger, so a checkpoint is of the server and its accounts alone, and updates beyond it
+    are entered into rows and accounts as the ledger has them: no client makes them again. An upload under way is lost;
+    where it released something it counts all the same, since an observer has it: one for each client.
+    """
+
+    def bring(self, ledger: Ledger, *, accounted: bool) -> None:
+        """Restore rows and accounts to the start of the segment, the ledger's end; accounted: updates are releases."""
+        if self._checkpoint:
+            self._restore_loop(lost=not self._run["stopped"])
+        else:
+            self._loop.start(self._time)
+        server = cast(PullServer, self._loop.server)
+        ahead = list(ledger.since(server.updates).each())
+        readers: dict[int, list[int]] = {}
+        for update in ahead:
+            readers.setdefault(int(update.read[0]), []).append(int(update.party[0]))
+        for update in ahead:
+            for client in readers.get(server.updates, ()):
+                if server.reads(client) != server.updates:
+                    wake(self._loop, client, self._time)
+            if accounted:
+                self._loop.released(int(update.party[0]))
+            self._enter(update)
+            self._recovered += 1
+
+    def take(self, time: float, *, stopped: bool) -> Checkpoint:
+        """Return where the next segment can start; nothing is served meanwhile. stopped: nothing can be under way."""
+        server = cast(ResumableServer, self._loop.server)
+        state = self._moment(time) | {"stopped": stopped}
+        return Checkpoint(server.updates, {"run": state}, server.state())
+
+    def _enter(self, update: Slice) -> None:
+        client, seeds_K, now = int(update.party[0]), update.seed[update.perturbation == 0], self._time
+        body = SeededScalars(seeds_K, update.scalar.reshape(len(seeds_K), -1))
+        upload = Upload(client, int(update.read[0]), body)
+        self._loop.serve(upload, Activation(now, now, False, now), now, lambda: now, body.wire_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydpzv.records.recorder import Recorder
-from raydpzv.segments.pull_segment import PullSegment
+from raydpzv.segments.run_segments import PullSegment
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from tests.helpers.toy_parties import ToyServer

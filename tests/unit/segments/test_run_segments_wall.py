@@ -14,7 +14,7 @@ from raydpzv.methods.roles import Order
 from raydpzv.records.checkpoint_codec import packed
 from raydpzv.records.recorder import Recorder
 from raydpzv.registry import METHODS
-from raydpzv.segments.wall_segment import WallSegment
+from raydpzv.segments.run_segments import WallSegment
 from raydpzv.sim.interfaces import Activation, Budget, NoPrivacyFilter
 from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.sim.server_loop import ServerLoop

@@ -6,7 +6,7 @@ import scenarios
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.recorder import Recorder
-from raydpzv.segments.pull_segment import PullSegment
+from raydpzv.segments.run_segments import PullSegment
 from raydpzv.sim.interfaces import Activation, Budget
 from raydpzv.sim.pull import wake
 from raydpzv.sim.server_loop import ServerLoop

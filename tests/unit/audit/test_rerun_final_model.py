@@ -7,8 +7,12 @@ import pytest
 
 import raydpzv
 from raydpzv.audit.canaries import Canary, neighbour
-from raydpzv.audit.final_model import evidence, log_probabilities
+from raydpzv.audit.rerun import composed, evidence
 from raydpzv.experiment.vertical import prepare_vertical
+
+
+def log_softmax(prepared, models, features):
+    return composed(prepared, models, features).double().log_softmax(1).numpy()
 
 
 @pytest.mark.parametrize("scenario", ["digits_private", "vafl"])
@@ -16,7 +20,7 @@ def test_it_scores_held_out_rows_as_the_run_does(scenario):
     small = ["budget.updates=20", "data.train_rows=100", "data.test_rows=60", "evaluate.every=20"]
     spec = raydpzv.load(scenario, [*small, *(["method.batch=32"] if scenario == "vafl" else [])])
     run, prepared = raydpzv.run(spec), prepare_vertical(spec)
-    scores = log_probabilities(prepared, run.models, [c.x_held_out for c in prepared.clients])
+    scores = log_softmax(prepared, run.models, [c.x_held_out for c in prepared.clients])
     labels = prepared.server.y_held_out
     assert (scores.argmax(1) == labels).mean() == pytest.approx(run.summary["accuracy"])
     loss = -scores[np.arange(len(labels)), labels].mean()
@@ -36,11 +40,11 @@ def test_evidence_is_the_difference_of_two_versions_of_a_record():
         for version in (prepared, changed):
             features = [c.x_train[[canary.row]] for c in version.clients]
             label = version.server.y_train[canary.row]
-            terms.append(log_probabilities(prepared, run.models, features)[0, label])
+            terms.append(log_softmax(prepared, run.models, features)[0, label])
         assert value == pytest.approx(terms[0] - terms[1], rel=1e-4)
         assert terms[0] != terms[1]
     absent = [Canary(4, int(numbers[4]), "absent")]
     alone = evidence(prepared, prepared, absent, run.models)
     features = [c.x_train[[4]] for c in prepared.clients]
-    scores = log_probabilities(prepared, run.models, features)
+    scores = log_softmax(prepared, run.models, features)
     assert alone[0] == pytest.approx(scores[0, prepared.server.y_train[4]], rel=1e-6)

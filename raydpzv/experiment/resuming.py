@@ -1,0 +1,374 @@
+"""Continue a run that was stopped or killed, of either kind and by any runner.
+
+Under the virtual clock a run is a function of its scenario and its releases, and the releases are on record. Giving
+recorded releases out again costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
+from raydpzv.experiment.finalize import RowWriter, keep_first_models
+from raydpzv.experiment.model_evaluator import RESUMED
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.release_ledger import Recorded, recorded
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.models.initial_weights import other_weights
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
+from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints, last_round
+from raydpzv.records.run_writer import RunWriter, delete_scratch_files
+from raydpzv.records.secrets_file import read_coins, read_key
+from raydpzv.records.summary_fields import shown
+from raydpzv.registry import PREPARERS, RESTARTERS
+from raydpzv.segments.started_segments import note_fall_back, note_segment, segments_started
+from raydpzv.storage import download
+from raydpzv.storage.download import link_of, stored
+from raydpzv.storage.lease import Waits
+from raydpzv.storage.uploader import FolderUploader
+
+if TYPE_CHECKING:
+    from raydpzv.experiment.horizontal import PreparedHorizontal
+    from raydpzv.experiment.vertical import PreparedVertical
+
+
+_MISSING = "missing.json"
+CONTRADICTION = "Contradiction"
+"""Kind of the fault of a checkpoint that is not what its run's ledger says."""
+Continued = tuple[Prepared, RunWriter, str]
+"""What resumes, the folder that it writes to, and the scenario's name."""
+
+
+def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+    """Return what continues, the folder it writes to (locked), and the scenario's name.
+
+    moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
+    complete or cannot be continued, DataError if its folder is damaged.
+    """
+    if found := link_of(path):
+        raise InputError(
+            f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
+            f"raydpzv resume {path}"
+        )
+    return resuming(path, moved, in_place=in_place)
+
+
+@contextmanager
+def continued_at(
+    uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda sentence: None
+) -> Iterator[tuple[Continued, FolderUploader]]:
+    """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
+
+    waits: called with another process whose lease has to run out first. Raises as `continued` and
+    `raydpzv.storage.download.resumed` do.
+    """
+    with download.resumed(uri, path, waits=waits) as uploader:
+        if not uploader.up_to_date and RunFolder.open(path).completed_by():
+            _upload_rest(uploader, path)
+        found = resuming(path, moved)
+        try:
+            yield found, uploader
+        finally:
+            found[1].__exit__()
+
+
+def upload_rest(uri: str, path: Path, waits: Waits = lambda sentence: None) -> None:
+    """Upload what a storage lacks of a run that ended here; waits: see `continued_at`."""
+    found = stored(uri)
+    if found is None or not found.over:
+        with download.resumed(uri, path, waits=waits) as uploader:
+            _upload_rest(uploader, path)
+
+
+def _upload_rest(uploader: FolderUploader, path: Path) -> None:
+    with uploader.uploads(path, fresh_noise=False):
+        pass  # the end of the block uploads all of it, and that it is over
+
+
+def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
+    """Restore the folder that a run writes to its last checkpoint; return what resumes from there.
+
+    fault: a row of what happened, whose message ends with the place. Raises as `restarted` does.
+    """
+    folder = writer.folder
+    assert folder is not None
+    prepared = restarted(prepared, folder)
+    folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
+    checkpoint = None if folder.is_recomputed else folder.checkpoint()
+    place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
+    again = prepared.spec.clock.kind == "virtual"
+    writer.go_back({**fault, "message": f"{fault['message']} {place}"}, again=again)
+    if prepared.counts_segments:  # before it releases anything
+        note_segment(folder)
+    return prepared
+
+
+def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
+    """Return what resumes where a checkpoint contradicts the ledger.
+
+    That is from the checkpoint before it, else from the run's start with all updates of the ledger. time: of the run's
+    clock. Raises as `restarted` does.
+    """
+    folder = writer.folder
+    assert folder is not None
+    if prepared.counts_segments:
+        note_fall_back(folder, prepared.under_way)
+    folder.fall_back()
+    said = " ".join(str(error).split(";")[0].split())
+    message = f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes from"
+    return go_back(
+        prepared, writer, {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message}
+    )
+
+
+def resuming(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+    """Return what continues a run, whoever else has its folder in a storage.
+
+    It resumes from its last checkpoint. Without one a horizontal run starts again, to the same bits; of a vertical one
+    everything on record is computed again, bit for bit (that takes its time): beside the record or, with `in_place`,
+    over it, so that checkpoints are taken, where the ledger holds all that was released. Releases on record are given
+    out again, then the run draws fresh noise. What only the ledger knows of, since a kill lost its rows, counts as
+    recorded too. All is read and checked before anything is changed. Under the wall clock it resumes as a new segment
+    (`raydpzv.segments.run_segments`). Raises InputError if the run is complete, is being written by another process, or
+    if its scenario or data are not what they were; DataError if rows, ledger or checkpoints are damaged or do not
+    belong together.
+    """
+    if (path / _MISSING).is_file():
+        raise NotRecomputable(
+            f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
+            "version does not count; resume with the version that wrote it (environment.json), or start a new run"
+        )
+    # locked first of all: else a segment of another process, started and lost meanwhile, would not count
+    folder = RunWriter.locked(path, moved)
+    try:
+        spec = folder.spec()
+        beside = not (spec.one_model or spec.clock.kind == "wall" or folder.checkpoint()) and not (
+            in_place and not _releases_beside_ledger(folder)
+        )
+        if beside:
+            folder.go_beside()
+        check_resumable(folder)
+        prepared = prepared_again(spec, folder)
+        check_same(prepared, folder)
+        prepared = restarted(prepared, folder)
+        keep_first_models(prepared, folder)
+        if not beside:
+            folder.go_back()
+        delete_scratch_files(path)
+        if prepared.counts_segments:
+            note_segment(folder)
+    except BaseException:
+        folder.__exit__()
+        raise
+    return prepared, folder, str(folder.environment().get("scenario", ""))
+
+
+def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
+    """Return what resumes in a run's folder, from its last checkpoint or its start; reads alone.
+
+    prepared: as the run was started or resumed with. Raises InputError if no run can resume from a record, DataError if
+    it is damaged.
+    """
+    check_recomputable(prepared, folder.path)
+    check_new_segment(prepared, folder)
+    found: Prepared = RESTARTERS[prepared.spec.kind](prepared, folder)
+    return found
+
+
+def restarted_vertical(prepared: PreparedVertical, folder: RunWriter) -> PreparedVertical:
+    """Return what gives out the releases on record that the run may come to; the folder keeps the ledger as read."""
+    checkpoint = None if folder.is_recomputed else folder.checkpoint()
+    with ledger_of(prepared, folder) as ledger:
+        releases = _releases_on_record(folder, checkpoint, ledger)
+    folder.read_ledger = ledger
+    return prepared.with_record(releases.by_address, continues=True)
+
+
+def restarted_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
+    """Return what knows of the releases on record, and of those that lost segments may have made."""
+    if prepared.setting:  # the one before the last knows of fewer releases than were made
+        folder.checkpoint(only_last=True)
+        # a copy from a storage may hold rows of later rounds, which were read last; these rounds are made again to the
+        # same bits, since a storage is not resumed from where noise of the system may have followed
+        if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
+            _require_newest(folder)
+    recorded = _checked_updates(prepared, folder)
+    if prepared.counts_segments:  # each segment that wrote no checkpoint may have released what was under way
+        segments = segments_started(folder) + (folder.checkpoint() is None)
+        prepared = replace(prepared, lost=segments * prepared.under_way)
+    return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
+
+
+def _require_newest(folder: RunFolder) -> None:
+    """Raise DataError for an account that knows of fewer releases than were made, which no ledger holds.
+
+    A checkpoint follows each round that releases something, so that no row can be of more than the round after it.
+    """
+    checkpoint = folder.checkpoint()
+    made = checkpoint.round if checkpoint else 0
+    seen = last_round(folder.path, "user_epsilon")
+    if seen > made + 1:
+        raise DataError(
+            f"{folder.path}: has rows of round {seen}, but "
+            + (f"its checkpoint is one after {made}" if made else "no checkpoint")
+            + ": what was released since is on no record, so the run cannot continue: restore the newest checkpoint "
+            "from a copy, or start a new run"
+        )
+
+
+def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
+    """Return how many updates a run's ledger has; raise what keeps it from continuing, before any row is dropped.
+
+    DataError: its ledger is damaged or ends before its checkpoint.
+    """
+    checkpoint = folder.checkpoint()
+    if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
+        return 0
+    made = checkpoint.round if checkpoint else 0
+    with Ledger.open(folder.ledger, expect=prepared.plan.header()) as ledger:
+        if ledger.version < made:
+            raise DataError(
+                f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
+                "end was lost, so the run cannot continue; start a new one with --out"
+            )
+        ledger.load_snapshot(RESUMED, made)  # where it resumes is checked before any row is dropped
+        return ledger.version
+
+
+def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger: Ledger | None) -> Recorded:
+    """Return the releases that a run may come to which continues from a checkpoint (None: from its start)."""
+    if checkpoint:
+        _require_ledger(checkpoint, ledger.version if ledger else None, folder)
+    releases = recorded(column_rows(folder, "release", Recorded._fields), ledger)
+    _check_gaps(releases, folder.path)
+    return _beyond(checkpoint, releases, ledger) if checkpoint else releases
+
+
+def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFolder) -> None:
+    """Raise DataError if the ledger lacks updates that a checkpoint counts; updates: None without a ledger."""
+    counted = checkpoint.state["server"].get("entered")
+    if counted is None or (updates is not None and updates >= counted):
+        return
+    held = "there is none" if updates is None else f"it holds {updates}"
+    raise DataError(
+        f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
+        "restore it from a copy, or start a new run with --out"
+    )
+
+
+def _beyond(checkpoint: Checkpoint, releases: Recorded, ledger: Ledger | None) -> Recorded:
+    """Return the releases that a run which continues from a checkpoint may come to: those after it."""
+    entered = checkpoint.state["server"].get("entered")
+    if ledger is None or entered is None:
+        return releases
+    before = ledger.since(0, entered)
+    steps = np.zeros(max(releases.client.max(initial=0), before.party.max(initial=0)) + 1, np.int64)
+    np.maximum.at(steps, before.party, before.step + 1)
+    return releases.where(releases.step >= steps[releases.client])
+
+
+def _check_gaps(releases: Recorded, path: Path) -> None:
+    """A release that is missing in the midst of the record would be drawn a second time."""
+    client, step = releases.client, releases.step
+    before = np.concatenate([[-1], step[:-1]])
+    before[np.flatnonzero(client[1:] != client[:-1]) + 1] = -1
+    for place in np.flatnonzero(step > before + 1)[:1]:
+        raise DataError(
+            f"{path}: the record lacks the release for client {client[place]}, step {before[place] + 1}: rows are "
+            "missing"
+        )
+
+
+def _releases_beside_ledger(folder: RunFolder) -> bool:
+    """Return whether a run keeps what it releases in its rows alone."""
+    return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
+
+
+def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
+    """Return a run's experiment with the coins that it began with."""
+    found: Prepared = PREPARERS[spec.kind](spec, read_coins(folder.path) if spec.secret_coins else None)
+    return found
+
+
+def check_recomputable(experiment: Prepared, path: Path) -> None:
+    """Raise NotRecomputable for a run that its record cannot reproduce."""
+    if what := experiment.unrecorded:
+        raise NotRecomputable(
+            f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
+            "new run"
+        )
+
+
+def drop_left_over(folder: RunFolder) -> None:
+    """Delete what a kill left in the folder of a run that has come to its end."""
+    drop_checkpoints(folder.path)
+    delete_scratch_files(folder.path)
+
+
+def check_resumable(folder: RunFolder) -> None:
+    """Raise InputError for a run that has come to its end; what a kill after that left in its folder is deleted."""
+    if complete := folder.completed_by():
+        drop_left_over(folder)
+        raise InputError(f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume")
+
+
+def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
+    """Raise NotRecomputable for a run under the wall clock that no new segment can continue, or not from its folder."""
+    if experiment.spec.clock.kind != "wall":
+        return
+    if why := experiment.no_segment:
+        raise NotRecomputable(
+            f"{folder.path}: this wall-clock run cannot be continued: {why}; start a new one with --out"
+        )
+    ledger = folder.ledger.exists()
+    if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
+        raise NotRecomputable(
+            f"{folder.path}: has rows of a wall-clock run and no checkpoint to continue from; "
+            "start a new run with --out, or look at this one with: raydpzv replay"
+        )
+
+
+def check_same(experiment: Prepared, folder: RunFolder) -> None:
+    """Raise InputError if the scenario, the data or a user's own loss are not those with which the run began.
+
+    Raises DataError where the data cannot be identified, since the operator's file is away.
+    """
+    now = experiment.fingerprint(read_key(folder.path))
+    check_scenario(folder, now["scenario_sha256"])
+    for name, title in ((DATA_DIGEST, "the data"), (LOSS_DIGEST, f"your own loss {experiment.spec.loss}")):
+        if folder.environment().get(name) != now.get(name):
+            raise _changed(folder, title)
+    if other := other_weights(folder.environment(), now):
+        raise _changed(folder, f"the weights (model.weights) of {other}")
+
+
+def check_scenario(folder: RunFolder, now: str) -> None:
+    """Raise InputError for a scenario with another digest than the run's."""
+    if folder.environment().get("scenario_sha256") != now:
+        raise _changed(folder, "scenario.toml")
+
+
+def _changed(folder: RunFolder, what: str) -> InputError:
+    return InputError(
+        f"{folder.path}: {what} changed since the run began, so its record does not belong to it; start a "
+        "new run with --out"
+    )
+
+
+@contextmanager
+def ledger_of(experiment: PreparedVertical, folder: RunFolder) -> Iterator[Ledger | None]:
+    """Give the run's ledger to read, if it has one."""
+    plan = experiment.plan()
+    if plan is None or not (folder.ledger / "header.json").exists():
+        yield None
+        return
+    with Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+        yield ledger

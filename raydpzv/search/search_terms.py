@@ -1,0 +1,61 @@
+"""How a space is searched, and who watches a search: light enough for the command line's help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raydpzv.search.bracket import TrialLeg
+    from raydpzv.search.population import Turn
+    from raydpzv.search.search_plan import SearchPlan, Trial
+    from raydpzv.search.space import Dimension
+
+DRAWS = 10
+"""Default number of draws if the space has random settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchTerms:
+    """How a space is searched, as `raydpzv search` has it; None: the default of the scenario or of the space."""
+
+    samples: int | None = None
+    search: str = "random"
+    metric: str | None = None
+    scheduler: str = "none"
+    grace: int | None = None
+    interval: int | None = None
+    quantile: float | None = None
+    epsilon: float | None = None
+    draw_seed: int = 0
+    actors: bool = False
+
+    def draws(self, space: Sequence[Dimension]) -> int:
+        """Return how many draws a search makes that does not learn, at each point of its grid."""
+        return self.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
+
+
+class SearchWatch:
+    """Events of a search; override those that you want."""
+
+    def sent(self, leg: TrialLeg) -> None:
+        """A trial is about to start or resume."""
+
+    def began(self, trial: int) -> None:
+        """A trial has started or resumed."""
+
+    def reported(self, trial: int, report: Mapping[str, Any]) -> None:
+        """A trial has been evaluated."""
+
+    def ended(self, trial: int, reason: str) -> None:
+        """A trial has finished; reason: why it has no result, "" if it has one."""
+
+    def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
+        """Trials of a population continue until so many updates (None: to their end)."""
+
+    def turned(self, turn: Turn) -> None:
+        """Trials of a population continue from others."""
+
+    def grew(self, plan: SearchPlan) -> None:
+        """A search that learns has chosen more trials."""
