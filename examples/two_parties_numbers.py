@@ -7,9 +7,9 @@ from torch import nn
 import raydpzv
 
 digits = load_digits()
-draw = np.random.default_rng(0)
+orders = np.arange(len(digits.target))[:, None]
 pictures = (digits.images / 16).astype("float32")[:, None]  # how many were ordered, in handwriting
-table = draw.uniform(-1, 1, (len(pictures), 3)).astype("float32")  # discount, distance, weight
+table = np.sin(orders * [1.0, 2.2, 3.7]).astype("float32")  # discount, distance, weight
 cost = digits.target / 5 + table @ [-1.0, 0.5, 0.8]
 
 

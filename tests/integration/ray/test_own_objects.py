@@ -86,7 +86,7 @@ def test_own_objects_give_the_same_bits_on_actors(kind):
 
 @pytest.mark.usefixtures("unrendered")
 def test_a_comparison_and_a_search_of_own_objects_have_the_same_bits_on_ray(tmp_path):
-    scenario = SCENARIOS["own head"]()
+    scenario = SCENARIOS["vertical"]()
     digest = raydpzv.run(scenario).summary["digest"]
     compared = raydpzv.compare(scenario, tmp_path / "compared", seeds=[0], runner="ray", jobs=1)
     made = [row["run"] for row in compared.runs.to_pylist() if not row["control"]]
