@@ -137,8 +137,8 @@ class ModelSection(BottomSection):
         return self.head_hidden if isinstance(self.head_hidden, tuple) else (self.head_hidden,)
 
 
-class PrivacySection(Section):
-    """Clipping and noise. What may be claimed is on the privacy page, not here."""
+class NoiseSection(Section):
+    """How releases are clipped, and how much noise they get: a deviation, or an ε that it follows from."""
 
     mode: Literal["none", "paper", "proved"] = "none"
     """No noise; noise as the DPZV papers calibrate it (which does not prove what they claim), for other methods noise
@@ -155,6 +155,11 @@ class PrivacySection(Section):
     clip: Positive | None = None
     """Two-sided threshold C of per-sample slopes (DPZV; "proved": see method.clip_over), norm S of each row (others);
     without it nothing is clipped."""
+
+
+class PrivacySection(NoiseSection):
+    """Clipping and noise. What may be claimed is on the privacy page, not here."""
+
     relation: Literal["replace", "add_remove", "labels"] | None = None
     """What neighbouring tables of "proved" differ in: one record replaced (left out: this), its term set to zero, or
     its label alone."""
