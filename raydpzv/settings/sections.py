@@ -120,9 +120,10 @@ class ModelSection(BottomSection):
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
     """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros, or of
     orthonormal weights without a bias."""
-    engine: Literal["auto", "torch", "compiled"] = "auto"
+    engine: Literal["auto", "torch", "compiled", "compiled_head"] = "auto"
     """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
-    "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
+    compiled kernels for the head alone. "auto" takes compiled kernels where they are quicker than torch: for all
+    parties, or for the head."""
 
     def weights_of(self, party: int | str, names: Sequence[str]) -> str | None:
         """Return a client's weights, or those of "server"; names: of the parties."""
