@@ -424,7 +424,7 @@ def main() -> int:
     given = parser.parse_args()
     before, repeats = environment(), given.repeats or (1 if given.quick else 5)
     figures: dict[str, list[dict[str, Any]]] = {}
-    with one_thread():
+    with one_thread("torch"):
         for method in given.methods:
             found = cases(method, given.shapes, given.most)
             if not found:

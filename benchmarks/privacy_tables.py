@@ -156,7 +156,7 @@ def _averaged(seed: int, lr: float) -> list[float]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         raydpzv.run(spec, Path(folder) / "run")
-        with one_thread(), Ledger.open(Path(folder) / "run" / "ledger") as ledger:
+        with one_thread("torch"), Ledger.open(Path(folder) / "run" / "ledger") as ledger:
             for share in SHARES:
                 embedded = []
                 for m, client in enumerate(clients):

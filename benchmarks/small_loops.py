@@ -164,7 +164,10 @@ class TorchParties(Parties):
 
 
 class TwoLayers:
-    """Linear, ReLU, linear in numpy, its parameters one vector."""
+    """Linear, ReLU, linear in numpy, its parameters one vector; what is as large as a batch or a model is reused.
+
+    moved, u: room for perturbed parameters and a direction.
+    """
 
     def __init__(self, inputs: int, hidden: int, outputs: int, random: np.random.Generator) -> None:
         self.shapes = ((hidden, inputs), (hidden,), (outputs, hidden), (outputs,))
@@ -172,30 +175,61 @@ class TwoLayers:
         drawn = [random.uniform(-1, 1, s) / math.sqrt(n) for s, n in zip(self.shapes, bounds, strict=True)]
         self.flat = np.concatenate([d.ravel() for d in drawn]).astype(np.float32)
         self.velocity = np.zeros_like(self.flat)
+        self.moved, self.u, self.gradient, self.spare = (np.empty_like(self.flat) for _ in range(4))
+        self.own, self.of_moved, self.of_gradient = (
+            self.parts(v) for v in (self.flat, self.moved, self.gradient)
+        )
+        self.hidden = self.inner = np.empty((0, hidden), np.float32)
 
     def parts(self, flat: np.ndarray) -> list[np.ndarray]:
         """Return the vector's weights and biases as views."""
         ends = np.cumsum([math.prod(s) for s in self.shapes])
         return [part.reshape(s) for part, s in zip(np.split(flat, ends[:-1]), self.shapes, strict=True)]
 
-    def forward(self, x: np.ndarray, flat: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return hidden units [B, H] and outputs."""
-        w1, b1, w2, b2 = self.parts(self.flat if flat is None else flat)
-        hidden = np.maximum(x @ w1.T + b1, 0)
-        return hidden, hidden @ w2.T + b2
+    def forward(self, x: np.ndarray, *, moved: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return hidden units [B, H], until the next call, and outputs."""
+        w1, b1, w2, b2 = self.of_moved if moved else self.own
+        if len(self.hidden) != len(x):
+            self.hidden, self.inner = (np.empty((len(x), len(b1)), np.float32) for _ in range(2))
+        np.matmul(x, w1.T, out=self.hidden)
+        self.hidden += b1
+        np.maximum(self.hidden, 0, out=self.hidden)
+        out = self.hidden @ w2.T
+        out += b2
+        return self.hidden, out
+
+    def forward_along(self, x: np.ndarray, amount: np.float32) -> np.ndarray:
+        """Return outputs at flat + amount · u."""
+        np.multiply(self.u, amount, out=self.moved)
+        self.moved += self.flat
+        return self.forward(x, moved=True)[1]
 
     def backward(self, x: np.ndarray, hidden: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradient of the parameters, and of the inputs."""
-        w1, _, w2, _ = self.parts(self.flat)
-        inner = (delta @ w2) * (hidden > 0)
-        parts = (inner.T @ x, inner.sum(0), delta.T @ hidden, delta.sum(0))
-        return np.concatenate([p.ravel() for p in parts]), inner @ w1
+        """Return the gradient of the parameters, until the next call, and of the inputs."""
+        w1, _, w2, _ = self.own
+        of_w1, of_b1, of_w2, of_b2 = self.of_gradient
+        np.matmul(delta, w2, out=self.inner)
+        self.inner *= hidden > 0
+        np.matmul(self.inner.T, x, out=of_w1)
+        np.matmul(delta.T, hidden, out=of_w2)
+        self.inner.sum(0, out=of_b1)
+        delta.sum(0, out=of_b2)
+        return self.gradient, self.inner @ w1
 
     def descend(self, gradient: np.ndarray, lr: float, momentum: float) -> None:
         """Take a step with momentum."""
         self.velocity *= np.float32(momentum)
         self.velocity += gradient
-        self.flat -= np.float32(lr) * self.velocity
+        self.flat -= np.multiply(self.velocity, np.float32(lr), out=self.spare)
+
+    def descend_along(self, scalar: float, lr: float, momentum: float) -> None:
+        """Take a step along scalar · u."""
+        self.descend(np.multiply(self.u, np.float32(scalar), out=self.spare), lr, momentum)
+
+    def draw(self, random: np.random.Generator) -> None:
+        """Make u a direction on the sphere of radius √d."""
+        random.standard_normal(out=self.u, dtype=np.float32)
+        self.u *= np.float32(math.sqrt(len(self.u)) / math.sqrt(float(self.u @ self.u)))
 
 
 class NumpyParties(Parties):
@@ -231,32 +265,27 @@ class NumpyParties(Parties):
         self.head.descend(gradient, self.method.server_lr, self.method.server_momentum)
         return of_inputs.reshape(len(ids), self.clients, -1)
 
-    def direction(self, client: int) -> np.ndarray:
-        """Return a direction on the sphere of radius √d."""
-        z = self.random.standard_normal(len(self.bottoms[client].flat), dtype=np.float32)
-        return z * np.float32(math.sqrt(len(z)) / math.sqrt(float(z @ z)))
-
     def step_dpzv(self, client: int, ids: np.ndarray) -> None:
         """One update of DPZV."""
         bottom, x, radius = self.bottoms[client], self.x[client][ids], np.float32(self.method.smoothing)
-        u = self.direction(client)
-        plus, minus = (bottom.forward(x, bottom.flat + s * radius * u)[1] for s in (1, -1))
+        bottom.draw(self.random)
+        plus, minus = (bottom.forward_along(x, sign * radius) for sign in (1, -1))
         slopes = (self.losses(ids, client, plus) - self.losses(ids, client, minus)) / (2 * radius)
         limit = self.noise.clip or math.inf
         scalar = np.clip(slopes, -limit, limit).mean() + self.noise.sigma * self.random.standard_normal()
         self.table[ids, client] = (plus + minus) / 2
         self.train_head(ids)
-        bottom.descend(np.float32(scalar) * u, self.method.lr, self.method.momentum)
+        bottom.descend_along(scalar, self.method.lr, self.method.momentum)
 
     def step_zoo_vfl(self, client: int, ids: np.ndarray) -> None:
         """One update of ZOO-VFL."""
         bottom, x, radius = self.bottoms[client], self.x[client][ids], np.float32(self.method.smoothing)
-        u = self.direction(client)
-        here, ahead = bottom.forward(x)[1], bottom.forward(x, bottom.flat + radius * u)[1]
+        bottom.draw(self.random)
+        here, ahead = bottom.forward(x)[1], bottom.forward_along(x, radius)
         scalar = (self.losses(ids, client, ahead) - self.losses(ids, client, here)).mean() / radius
         self.table[ids, client] = here
         self.train_head(ids)
-        bottom.descend(np.float32(scalar) * u, self.method.lr, self.method.momentum)
+        bottom.descend_along(scalar, self.method.lr, self.method.momentum)
 
     def step_vafl(self, client: int, ids: np.ndarray) -> None:
         """One update of VAFL."""

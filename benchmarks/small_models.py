@@ -162,7 +162,7 @@ def main() -> int:
     given = parser.parse_args()
     (warm, count), repeats = COUNTS[given.quick], given.repeats or (1 if given.quick else 3)
     figures: dict[str, dict[str, float]] = {}
-    with one_thread():
+    with one_thread("torch"):
         for method in given.methods:
             figures[method] = found = measure(method, repeats, warm, count)
             rows = [

@@ -203,7 +203,7 @@ def measure(updates: int, repeats: int) -> dict[str, list[float]]:
     """Return microseconds per update by line, one figure a turn; "bare" is the baseline, "torch" the torch loop."""
     experiment, found = prepared(), {name: [] for name in ("torch", "bare", *LINES)}
     warm, count = updates // 20, updates // 5
-    with one_thread():
+    with one_thread("torch"):
         run(
             experiment, 100, LINES["progress"]
         )  # what is compiled, imported or cached at first is not counted

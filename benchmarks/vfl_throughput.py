@@ -64,7 +64,7 @@ class Way:
 def bare(experiment: PreparedVertical, watch: Watch) -> dict[str, np.ndarray]:
     """Run by hand and return the final parameters by party."""
     order = _serving_order(experiment)
-    with one_thread():
+    with one_thread("torch"):
         server = experiment.server.make()
         clients = [recipe.make() for recipe in experiment.clients]
         uploads = {first.client: clients[first.client].process(first) for first in server.first_orders()}

@@ -15,7 +15,7 @@ from tests.helpers.benchmarks import figures, module
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch):
-    with one_thread(), torch.random.fork_rng():
+    with one_thread("torch"), torch.random.fork_rng():
         torch.set_rng_state(torch.Generator().manual_seed(1).get_state())
         yield module("model_sizes", monkeypatch)
 

@@ -25,7 +25,7 @@ def loops(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loop_learns(loops, method: str, kind: str) -> None:
     small_loops, small_models = loops
-    with one_thread(), torch.random.fork_rng():
+    with one_thread("torch"), torch.random.fork_rng():
         torch.set_rng_state(torch.Generator().manual_seed(1).get_state())
         parties = getattr(small_loops, kind)(small_models.experiment(method, 1))
         losses = []
