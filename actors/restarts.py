@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from raydpzv.errors import Lost, ReplayMismatch, RunError, Stalled, TransportError
 from raydpzv.experiment.finalize import RowWriter, contradicts
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.runner import fall_back, go_back
+from raydpzv.experiment.resuming import fall_back, go_back
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
 

@@ -41,7 +41,8 @@ from actors.transport.sockets import TransportAddress
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run_local
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 

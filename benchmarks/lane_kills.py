@@ -44,7 +44,8 @@ from raydpzv.config.toml import load
 from raydpzv.errors import RunError, Stalled, TransportError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run_local
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 

@@ -130,16 +130,16 @@ PARTS = (
         "clients wake at one rate.",
         real=("mnist_field",),
         shows=(
-            "90 % says little: frozen clients, random convolutions, reach it in the median. DPZV with the SGD head "
-            "ends three points above them without noise, level with VAFL, and one point above them at ε = 1. With the "
+            "90 % says little: frozen clients reach it in the median. DPZV with the SGD head ends three points above "
+            "them without noise, level with VAFL, and one point above at ε = 1. With the "
             "zeroth-order head at its printed step it ends far below. ZOO-VFL as published diverges."
         ),
     ),
     Part(
         "vafl_delays",
         "VAFL, Figure 2",
-        "Accuracy over the clock's time: asynchronous and t-synchronous VAFL beside synchronous block SGD, each also "
-        "with noise N(0, 0.01) on the clients' outputs.",
+        "Asynchronous and t-synchronous VAFL beside synchronous block SGD, each also with noise N(0, 0.01) on the "
+        "clients' outputs.",
         "delay_times",
         "digits in place of MNIST, Fashion-MNIST, CIFAR-10 and Parkinson, one bottom layer as there; the delays of "
         "Section G.2; each protocol's step size is its quickest on held-back rows.",
@@ -220,8 +220,7 @@ PARTS = (
         picture="accuracy_over_vector_length",
         real=("fashion_field",),
         shows=(
-            "The numbers: yes. At the end k = 5 and 1 % are a point or two below 10 %, and all are above DeComFL; at "
-            "equal bytes 1 % is far below."
+            "The numbers: yes. At the end k = 5 and 1 % are a point or two below 10 %, and all are above DeComFL."
         ),
     ),
     Part(

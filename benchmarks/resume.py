@@ -24,7 +24,8 @@ from common import environment, median, options, show, verdict, write
 import raydpzv
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run_local
 from raydpzv.records.run_folder import RunFolder
 
 RESUMED, CHECKPOINTS = 0.15, 0.03

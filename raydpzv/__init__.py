@@ -21,13 +21,15 @@ from raydpzv.version import __version__
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if TYPE_CHECKING:
-    from raydpzv.compare.compare_methods import compare
+    from raydpzv.audit.audit_run import audit
+    from raydpzv.compare.compare_methods import compare, report
     from raydpzv.config.catalog import load
     from raydpzv.door import horizontal, vertical
     from raydpzv.experiment.finalize import Run
-    from raydpzv.experiment.runner import run
+    from raydpzv.experiment.runner import resume, run
     from raydpzv.preflight import check
     from raydpzv.records.callbacks import Callback
+    from raydpzv.report.privacy import privacy
     from raydpzv.search.run_search import tune
 
     def methods() -> dict[str, str]:
@@ -39,17 +41,21 @@ __all__ = [
     "Callback",
     "Run",
     "__version__",
+    "audit",
     "check",
     "compare",
     "horizontal",
     "load",
     "methods",
+    "privacy",
+    "report",
+    "resume",
     "run",
     "tune",
     "vertical",
 ]
 
-_ROOMS = ("compare", "methods")
+_ROOMS = ("audit", "compare", "methods", "privacy", "report")
 """Packages that can be called."""
 _DOORS = {
     "Callback": "raydpzv.records.callbacks",
@@ -57,6 +63,7 @@ _DOORS = {
     "check": "raydpzv.preflight",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
+    "resume": "raydpzv.experiment.runner",
     "run": "raydpzv.experiment.runner",
     "tune": "raydpzv.search.run_search",
     "vertical": "raydpzv.door",

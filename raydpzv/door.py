@@ -34,6 +34,18 @@ _TABLES = {
 """Short names of settings; other keywords are tables, dotted settings with "__", or settings of the method."""
 
 
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "batch_size": "batch",
+    "epochs": "updates",
+    "rounds": "updates",
+    "steps": "updates",
+    "random_state": "seed",
+}
+"""Names of settings in other libraries."""
+
+
 def horizontal(
     model: Any,
     data: Any,
@@ -197,7 +209,7 @@ def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[st
     tree["data"].setdefault("scale", "none")
     own = descriptor.config.__dataclass_fields__
     if "cohort" in own and "cohort" not in settings:
-        tree["method"]["cohort"] = min(own["cohort"].default, tree["split"]["clients"])
+        tree["method"]["cohort"] = max(1, min(own["cohort"].default, tree["split"]["clients"]))
     for key, value in settings.items():
         value = _named_weights(value) if key == "weights" else value
         _set(tree, setting_path(key, own), value, [*own, *_TABLES])
@@ -218,8 +230,9 @@ def _set(tree: dict[str, Any], path: str, value: Any, known: Sequence[str]) -> N
         table[last] = {**table.get(last, {}), **value}
         return
     if not tables and last not in ("seed", "name", "title"):
+        near = suggest(_ELSEWHERE.get(last, last), known)
         raise SpecError(
-            f"{last}: unknown setting. {suggest(last, known)}Give a setting of the method, a table such as "
+            f"{last}: unknown setting. {near}Give a setting of the method, a table such as "
             'budget={"updates": 100}, or budget__updates=100'
         )
     table[last] = value

@@ -253,7 +253,13 @@ def unpack(objects: Mapping[str, bytes]) -> None:
         if name not in _OBJECTS:
             import pickle
 
-            _OBJECTS[name] = pickle.loads(content)
+            try:
+                _OBJECTS[name] = pickle.loads(content)
+            except (ImportError, AttributeError) as error:
+                raise SpecError(
+                    f"{name}: needs a module that this process cannot import ({error}); install that module on every "
+                    "machine, or move what the object needs into the object's own file"
+                ) from error
 
 
 def call(

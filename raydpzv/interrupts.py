@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,3 +56,19 @@ def stopping(
     finally:
         for number, handler in zip(signals, before, strict=True):
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible(stop: threading.Event | None, sentence: str) -> Iterator[None]:
+    """Let Ctrl-C set `stop`, for a clean end of the block; after it KeyboardInterrupt ends the cell with a sentence.
+
+    Where `stop` is None, in other threads, and where the program has a handler of its own, nothing changes.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if stop is None or not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    with stopping((signal.SIGINT,), stop, functools.partial(print, file=sys.stderr)):
+        yield
+    if stop.is_set():
+        raise KeyboardInterrupt(sentence)

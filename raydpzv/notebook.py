@@ -8,7 +8,7 @@ from html import escape
 from time import monotonic
 from typing import Any
 
-_PACE = 0.5
+PACE = 0.5
 """Seconds between two texts of a line."""
 
 
@@ -24,15 +24,15 @@ class CellLine:
     def __init__(self) -> None:
         self._handle: Any = None
         self._next = 0.0
-        self._shown = in_kernel()
+        self.shown = in_kernel()
 
-    def show(self, text: str, *, last: bool = False) -> None:
-        """Show a text, at most twice a second; last: at once, as nothing follows."""
-        if not self._shown or (monotonic() < self._next and not last):
+    def show(self, text: str, *, now: bool = False) -> None:
+        """Show a text, at most twice a second unless it must be `now`."""
+        if not self.shown or (monotonic() < self._next and not now):
             return
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
-        self._next, content = monotonic() + _PACE, {"text/plain": text}
+        self._next, content = monotonic() + PACE, {"text/plain": text}
         if self._handle is None:
             self._handle = display(content, raw=True, display_id=True)
         else:

@@ -17,7 +17,7 @@ from scenarios.typer_options import as_command
 
 NAME = "raydpzv"
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What typer raises for a command line it cannot read. Newer versions bring their own, older ones have click's."""
+"""What typer raises for a command line it cannot read. Newer versions have their own, older ones have click's."""
 
 
 class CommandGroup(TyperGroup):

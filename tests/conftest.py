@@ -29,6 +29,9 @@ os.environ.pop("RAY_ADDRESS", None)
 # Ray's workers are nice to others by default: beside another process of tests they would get what that one leaves
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+# Ray exports metrics every ten seconds by default, and a test waits for them
+os.environ.setdefault("RAY_metrics_report_interval_ms", "2000")
+
 # as in every run; with two threads small forward passes are many times slower on a busy machine
 torch.set_num_threads(1)
 

@@ -36,7 +36,7 @@ def holders(held: Sequence[Sequence[int]]) -> dict[int, int]:
 
 
 class ReplacementQueue:
-    """The server's side of replacing: what waits for a new actor, until the driver brings one."""
+    """The server's side of replacing: what waits for a new actor, until the driver has one."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -125,7 +125,7 @@ class RecoveringExecutor:
         return self._peers.send(self._holder[order.client], order_task(order))
 
     def _rebuild(self, actor: int, error: Exception) -> None:
-        """Get a new actor and bring it to where the lost one would be: last orders, then looks at the models."""
+        """Make a new actor and restore it to where the lost one would be: last orders, then looks at the models."""
         pasts = {m: self._past(m) for m in self._held[actor]}
         new = self._replacements.ask(actor, list(pasts.values()))
         if new is None:

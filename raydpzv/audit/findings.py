@@ -10,6 +10,7 @@ from raydpzv.audit.label_inference import LabelGuesses
 from raydpzv.audit.ledger_audit import OTHER_CLASSES, REFUSED, CanarySeen, LedgerAudit
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import GuessesAudit, RunsAudit
+from raydpzv.notebook import table_html
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
 
@@ -55,6 +56,9 @@ class Finding:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
     facts: Mapping[str, Any]
+
+    def _repr_html_(self) -> str:
+        return table_html(self.line, self.rows, self.heads, self.notes)
 
 
 def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:

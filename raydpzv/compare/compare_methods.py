@@ -11,12 +11,15 @@ from typing import Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import PLAN, is_comparison, opened, unfinished
-from raydpzv.compare.plan import Comparison, Planned
+from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import PoolOptions, check_ready
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import InputError
+from raydpzv.experiment.finalize import Run, folder_of
 from raydpzv.foreign import handle
+from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine
 from raydpzv.registry import RUN_POOLS
 from raydpzv.report.comparison_table import Compared
@@ -84,7 +87,8 @@ def compare(
         if value is not None
     }
     comparison = resolved(asked(names, listed, changes), overrides)
-    pool = PoolOptions(runner, options.get("jobs"), options.get("address"))
+    pool, stop = PoolOptions(runner, options.get("jobs"), options.get("address")), options.get("stop")
+    stop = stop or threading.Event()
 
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
@@ -99,11 +103,12 @@ def compare(
         def ended(planned: Planned, reason: str) -> None:
             nonlocal over
             over += 1
-            line.show(f"{over} of {len(todo)} runs over", last=over == len(todo))
+            line.show(f"{over} of {len(todo)} runs over", now=over == len(todo))
 
-        yield PoolWatch(progress, ended, options.get("stop") or threading.Event())
+        yield PoolWatch(progress, ended, stop)
 
-    return carry_out(comparison, Path(out), pool, watched)
+    with interruptible(None if "stop" in options else stop, f"stopped; the same call continues it in {out}"):
+        return carry_out(comparison, Path(out), pool, watched)
 
 
 def carry_out(comparison: Comparison, folder: Path, pool: PoolOptions, watched: Watched) -> Compared:
@@ -136,3 +141,28 @@ def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | 
     plan = (folder / PLAN).read_text(encoding="utf-8")
     about = About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads)
     return write_comparison(out or folder, compared, about)
+
+
+def report(
+    runs: Run | str | Path | Sequence[Run | str | Path],
+    out: str | Path | None = None,
+    *,
+    moved: Sequence[str] = (),
+    operator: bool = False,
+) -> Path:
+    """Write the page and pictures of runs, or of one comparison that may still be running; return the page.
+
+    runs: finished runs or folders. out: the folder of a report of several. moved: where data are now, see
+    `RunFolder.open`. operator: include what must not leave a private run. Raises InputError.
+    """
+    from raydpzv.report.page import write_report
+
+    listed: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
+    folders = [folder_of(run, "report") for run in listed]
+    place = None if out is None else Path(out)
+    if compared := [folder for folder in folders if is_comparison(folder)]:
+        if len(folders) > 1:
+            raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
+        plan = read_comparison(folders[0] / PLAN, moved)
+        return write(plan, folders[0], collect(plan, folders[0]), place)
+    return write_report(folders, place, moved=moved, operator=operator)

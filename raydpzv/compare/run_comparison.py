@@ -16,7 +16,8 @@ from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError,
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.runner import continued, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run_local
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter

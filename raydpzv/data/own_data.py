@@ -123,6 +123,8 @@ def labels(array: np.ndarray, name: str, *, numbers: bool | None) -> np.ndarray:
             f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
             'text of data.classes; convert it to integers, or learn numbers with loss="squared_error" (model.loss)'
         )
+    if array.dtype.kind == "u" and int(array.max()) > MOST_TOKENS:
+        raise DataError(f"data: {name} has whole numbers above {MOST_TOKENS}: number the classes from 0")
     return array if array.dtype.kind == "U" else array.astype(np.int64)
 
 

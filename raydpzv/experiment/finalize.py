@@ -24,12 +24,13 @@ from raydpzv.experiment.run_core import RunControls, StopAt
 from raydpzv.experiment.summary import Ending, Outcome, summarise
 from raydpzv.files import sha256, write_npz
 from raydpzv.lazy_import import torch
+from raydpzv.notebook import table_html
 from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.run_folder import INITIAL, drop_checkpoints, write_models
+from raydpzv.records.run_folder import INITIAL, RunFolder, drop_checkpoints, write_models
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
@@ -40,6 +41,9 @@ from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
 from raydpzv.storage.download import link
 from raydpzv.storage.uploader import FolderUploader
 from raydpzv.zo.kernels import FirstCalls, first_calls
+
+_TERMS = ("epsilon", "delta", "adversary", "relation", "mechanism", "accountant", "holds", "note")
+"""What an ε says nothing without."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,22 @@ class Run:
 
     @property
     def epsilon(self) -> dict[str, Any] | None:
-        """The proved claim against whom the noise is meant: epsilon, delta, adversary, relation, ...; or None."""
+        """The proved claim against whom the noise is meant, with its terms; or None. All: summary["epsilon"]."""
         plan = self.prepared.setting if self.prepared else None
         meant = [c for c in self.summary["epsilon"] if plan and c["adversary"] == plan.adversary]
-        return dict(meant[0]) if meant and meant[0]["holds"] else None
+        return {name: meant[0][name] for name in _TERMS} if meant and meant[0]["holds"] else None
+
+    def _repr_html_(self) -> str:
+        found = self.summary
+        facts: dict[str, object] = {
+            "status": found["status"],
+            "updates": f"{found['updates']:,}",
+            "accuracy": f"{found['accuracy']:.4g}",
+            "bytes": f"{found['bytes_up'] + found['bytes_down']:,}",
+            "privacy": found["privacy_verdict"],
+            "folder": self.path or "none: give out to raydpzv.run to keep a run",
+        }
+        return table_html(f"run of {found['scenario'] or found['title'] or found['method']}", facts.items())
 
     def state_dict(
         self, party: str | int | None = None, *, client: int | None = None, at: int | None = None
@@ -96,6 +112,19 @@ class Run:
         if name not in SCHEMAS:
             raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
         return self.tables[name]
+
+
+def folder_of(run: Run | str | Path, verb: str) -> Path:
+    """Return a run's folder. Raises InputError for a run without one, and for what is no run; verb: who asks."""
+    if isinstance(run, Run) and run.path is None:
+        raise InputError(f"{verb}: wanted a run with a folder; give out to raydpzv.run")
+    path = run.path if isinstance(run, Run) else run
+    if not isinstance(path, str | Path):
+        raise InputError(
+            f"{verb}: wanted a run or its folder, got a {type(run).__name__}; make the run first: "
+            "raydpzv.run(scenario, out=...)"
+        )
+    return Path(path)
 
 
 @dataclass(frozen=True)
@@ -158,6 +187,17 @@ def run_folder(
             folder.begin_leg()
         with _uploaded(options, experiment, folder), options.watch.told(start):
             yield folder
+
+
+def keep_first_models(experiment: Prepared, folder: RunFolder) -> None:
+    """Write a run's initial.npz again if it is missing or damaged; the ledger's header holds the models' digests."""
+    own = {name: model.flat for name, model in experiment.own_models().items()}
+    try:
+        kept = folder.first_models()
+    except DataError:
+        kept = {}
+    if any(not np.array_equal(kept.get(name, ()), flat) for name, flat in own.items()):
+        write_npz(folder.path / INITIAL, own)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, refuse_options
+from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, checked_records, refuse_options
 from raydpzv.experiment.prepare import (
     Prepared,
     check_functions,
@@ -407,7 +407,9 @@ def _checked_size(found: PreparedHorizontal) -> int:
         from raydpzv.models.own_model import check_model  # loads torch
 
         model = found.plan.model()
-        check_model(model, found.split.test.x[:8], found.plan.outputs, "the model")
+        check_model(
+            model, found.split.test.x[: checked_records(spec.method)], found.plan.outputs, "the model"
+        )
         module = model.module
     else:
         with torch.device("meta"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # defines torch modules, and so loads torch
     from raydpzv.models.own_model import OwnModel
 
 _MOST_PARAMETERS = 10**11
+_CHECKED = 8
+"""Fewest records on which a user's own model is checked."""
 MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 
@@ -39,6 +42,12 @@ def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
     size = model.size if isinstance(model, DenseNetwork) else sum(p.numel() for p in model.parameters())
     if size > _MOST_PARAMETERS:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
+
+
+def checked_records(method: Any) -> int:
+    """Return on how many records a user's own model is checked: more than a random batch has."""
+    batch = getattr(method, "batch", None)
+    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
 
 
 def refuse_options(options: Mapping[str, Any] | None, setting: str, name: str) -> None:
@@ -96,8 +105,15 @@ class FirstModel:
 
     @classmethod
     def recorded(cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, FirstModel]:
-        """Return those of a recorded run by their names. Raises DataError."""
+        """Return those of a recorded run by their names, {} where their file is missing. Raises DataError."""
         layouts = facts.get("layouts", {})
+        if layouts and not vectors:
+            warnings.warn(
+                "initial.npz is missing: your models are built again, and must have the digests in the ledger's header",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return {}
         if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
             raise DataError(
                 "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "

@@ -25,6 +25,7 @@ from raydpzv.experiment.initial_model import (
     bottom_module,
     bottom_network,
     check_size,
+    checked_records,
     refuse_options,
 )
 from raydpzv.experiment.prepare import check_functions
@@ -40,9 +41,6 @@ from raydpzv.settings.party_names import label
 
 if TYPE_CHECKING:  # loads torch
     from raydpzv.models.own_model import OwnModel
-
-_CHECKED = 8
-"""Fewest records on which a user's own model is checked."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class ClientFactory:
         model: DenseNetwork | torch.nn.Module | None = self.dense()
         if is_foreign(names[self.client]):
             own = bottom_model(spec, self.client, shape)
-            _check_own(own, self.x_train[: _checked(spec)], spec.model.embedding, title)
+            _check_own(own, self.x_train[: checked_records(spec.method)], spec.model.embedding, title)
             model = own.module
         elif model is None:
             with torch.device("meta"):
@@ -141,7 +139,7 @@ class ServerFactory:
             )
         if is_foreign(model.head):
             widths = self.spec.split.clients, model.embedding
-            many = _checked(self.spec)
+            many = checked_records(self.spec.method)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             own = FlatModel(self.head, Key(self.spec.seed) / "server")
             _check_own(own, records, self.outputs, "the head")
@@ -220,12 +218,6 @@ def _inner_layers(model: DenseNetwork | torch.nn.Module) -> int:
     from raydpzv.engine.torch_engine import inner_layers
 
     return len(inner_layers(model))
-
-
-def _checked(spec: VerticalScenario) -> int:
-    """Return on how many records a user's own model is checked: more than a random batch has."""
-    batch = spec.method.batch
-    return max(_CHECKED, 2 * batch) if isinstance(batch, int) else _CHECKED
 
 
 def vertical_parties(

@@ -38,7 +38,8 @@ from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
 from raydpzv.registry import DATA_SOURCES, LOSSES, PREPARERS
 from raydpzv.settings.fields import per_client
-from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
+from raydpzv.settings.sections import CommonSections, SplitSection
+from raydpzv.settings.sections_data import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
 from raydpzv.sim.delays import DelayModel
@@ -102,7 +103,7 @@ class Prepared(ABC):
 
     @property
     def under_way(self) -> int:
-        """Releases that a segment may have made and lost, of which no record tells."""
+        """Releases that a segment may have made and lost, of which there is no record."""
         return 0
 
     @property
@@ -112,7 +113,7 @@ class Prepared(ABC):
 
     @property
     def awaits_checkpoints(self) -> bool:
-        """Whether each round waits until its checkpoint is written: no other record tells of its releases."""
+        """Whether each round waits until its checkpoint is written: no other record has its releases."""
         return False
 
     @property

@@ -88,7 +88,7 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
     if spec.own_models:
         clauses.append(
             "ε supposes that your own model was made without these records, and that its scores depend on one record "
-            "alone, which is checked on one batch"
+            "alone, which is checked on one batch of at most twice the planned size"
         )
     if is_foreign(spec.loss):
         clauses.append(

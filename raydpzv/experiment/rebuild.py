@@ -341,7 +341,7 @@ def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
 
 
 def check_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
-    """Tell whether the record has the models after this update. Raises ReplayMismatch if they are others."""
+    """Return whether the record has the models after this update. Raises ReplayMismatch if they are others."""
     recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates}
     if not recorded:
         return False

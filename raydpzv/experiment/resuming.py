@@ -6,39 +6,131 @@ recorded releases out again costs no privacy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import DataError, InputError, NotRecomputable
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
+from raydpzv.experiment.finalize import RowWriter, keep_first_models
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.environment import DATA_DIGEST
+from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
 from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints, last_round
 from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import read_coins, read_key
 from raydpzv.records.summary_fields import shown
 from raydpzv.registry import PREPARERS, RESTARTERS
-from raydpzv.segments.started_segments import note_segment, segments_started
-from raydpzv.storage.download import link_of
+from raydpzv.segments.started_segments import note_fall_back, note_segment, segments_started
+from raydpzv.storage import download
+from raydpzv.storage.download import link_of, stored
+from raydpzv.storage.lease import Waits
+from raydpzv.storage.uploader import FolderUploader
 
 if TYPE_CHECKING:
     from raydpzv.experiment.horizontal import PreparedHorizontal
     from raydpzv.experiment.vertical import PreparedVertical
 
 
-def resuming(
-    path: Path, moved: Sequence[str] = (), *, in_place: bool = False
-) -> tuple[Prepared, RunWriter, str]:
-    """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
+_MISSING = "missing.json"
+CONTRADICTION = "Contradiction"
+"""Kind of the fault of a checkpoint that is not what its run's ledger says."""
+Continued = tuple[Prepared, RunWriter, str]
+"""What resumes, the folder that it writes to, and the scenario's name."""
+
+
+def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+    """Return what continues, the folder it writes to (locked), and the scenario's name.
+
+    moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
+    complete or cannot be continued, DataError if its folder is damaged.
+    """
+    if found := link_of(path):
+        raise InputError(
+            f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
+            f"raydpzv resume {path}"
+        )
+    return resuming(path, moved, in_place=in_place)
+
+
+@contextmanager
+def continued_at(
+    uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda sentence: None
+) -> Iterator[tuple[Continued, FolderUploader]]:
+    """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
+
+    waits: called with another process whose lease has to run out first. Raises as `continued` and
+    `raydpzv.storage.download.resumed` do.
+    """
+    with download.resumed(uri, path, waits=waits) as uploader:
+        if not uploader.up_to_date and RunFolder.open(path).completed_by():
+            _upload_rest(uploader, path)
+        found = resuming(path, moved)
+        try:
+            yield found, uploader
+        finally:
+            found[1].__exit__()
+
+
+def upload_rest(uri: str, path: Path, waits: Waits = lambda sentence: None) -> None:
+    """Upload what a storage lacks of a run that ended here; waits: see `continued_at`."""
+    found = stored(uri)
+    if found is None or not found.over:
+        with download.resumed(uri, path, waits=waits) as uploader:
+            _upload_rest(uploader, path)
+
+
+def _upload_rest(uploader: FolderUploader, path: Path) -> None:
+    with uploader.uploads(path, fresh_noise=False):
+        pass  # the end of the block uploads all of it, and that it is over
+
+
+def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
+    """Restore the folder that a run writes to its last checkpoint; return what resumes from there.
+
+    fault: a row of what happened, whose message ends with the place. Raises as `restarted` does.
+    """
+    folder = writer.folder
+    assert folder is not None
+    prepared = restarted(prepared, folder)
+    folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
+    checkpoint = None if folder.is_recomputed else folder.checkpoint()
+    place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
+    again = prepared.spec.clock.kind == "virtual"
+    writer.go_back({**fault, "message": f"{fault['message']} {place}"}, again=again)
+    if prepared.counts_segments:  # before it releases anything
+        note_segment(folder)
+    return prepared
+
+
+def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
+    """Return what resumes where a checkpoint contradicts the ledger.
+
+    That is from the checkpoint before it, else from the run's start with all updates of the ledger. time: of the run's
+    clock. Raises as `restarted` does.
+    """
+    folder = writer.folder
+    assert folder is not None
+    if prepared.counts_segments:
+        note_fall_back(folder, prepared.under_way)
+    folder.fall_back()
+    said = " ".join(str(error).split(";")[0].split())
+    message = f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes from"
+    return go_back(
+        prepared, writer, {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message}
+    )
+
+
+def resuming(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+    """Return what continues a run, also one that a storage has.
 
     It resumes from its last checkpoint. Without one a horizontal run starts again, to the same bits; of a vertical one
     everything on record is computed again, bit for bit (that takes its time): beside the record or, with `in_place`,
@@ -49,6 +141,11 @@ def resuming(
     if its scenario or data are not what they were; DataError if rows, ledger or checkpoints are damaged or do not
     belong together.
     """
+    if (path / _MISSING).is_file():
+        raise NotRecomputable(
+            f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
+            "version does not count; resume with the version that wrote it (environment.json), or start a new run"
+        )
     # locked first of all: else a segment of another process, started and lost meanwhile, would not count
     folder = RunWriter.locked(path, moved)
     try:
@@ -62,6 +159,7 @@ def resuming(
         prepared = prepared_again(spec, folder)
         check_same(prepared, folder)
         prepared = restarted(prepared, folder)
+        keep_first_models(prepared, folder)
         if not beside:
             folder.go_back()
         delete_scratch_files(path)
@@ -121,7 +219,7 @@ def _require_newest(folder: RunFolder) -> None:
         raise DataError(
             f"{folder.path}: has rows of round {seen}, but "
             + (f"its checkpoint is one after {made}" if made else "no checkpoint")
-            + ": what was released since is on no record, so the run cannot go on: bring the newest checkpoint back "
+            + ": what was released since is on no record, so the run cannot continue: restore the newest checkpoint "
             "from a copy, or start a new run"
         )
 
@@ -139,7 +237,7 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
         if ledger.version < made:
             raise DataError(
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
-                "end was lost, so the run cannot go on; start a new one with --out"
+                "end was lost, so the run cannot continue; start a new one with --out"
             )
         ledger.load_snapshot(RESUMED, made)  # where it resumes is checked before any row is dropped
         return ledger.version
@@ -162,7 +260,7 @@ def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFold
     held = "there is none" if updates is None else f"it holds {updates}"
     raise DataError(
         f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
-        "bring it back from a copy, or start a new run with --out"
+        "restore it from a copy, or start a new run with --out"
     )
 
 
@@ -190,7 +288,7 @@ def _check_gaps(releases: Recorded, path: Path) -> None:
 
 
 def _releases_beside_ledger(folder: RunFolder) -> bool:
-    """Tell whether a run keeps what it releases in its rows alone."""
+    """Return whether a run keeps what it releases in its rows alone."""
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
@@ -201,7 +299,7 @@ def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
 
 
 def check_recomputable(experiment: Prepared, path: Path) -> None:
-    """Raise NotRecomputable for a run that its record cannot bring back."""
+    """Raise NotRecomputable for a run that its record cannot reproduce."""
     if what := experiment.unrecorded:
         raise NotRecomputable(
             f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
@@ -233,20 +331,23 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
     ledger = folder.ledger.exists()
     if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
         raise NotRecomputable(
-            f"{folder.path}: has rows of a wall-clock run and no checkpoint to go on from; "
+            f"{folder.path}: has rows of a wall-clock run and no checkpoint to continue from; "
             "start a new run with --out, or look at this one with: raydpzv replay"
         )
 
 
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
-    """Raise InputError if the scenario or the data are not those with which the run began.
+    """Raise InputError if the scenario, the data or a user's own loss are not those with which the run began.
 
-    Raises DataError where the data cannot be told, since the operator's file is away.
+    Raises DataError where the data cannot be identified, since the operator's file is away.
     """
     now = experiment.fingerprint(read_key(folder.path))
     check_scenario(folder, now["scenario_sha256"])
-    if folder.environment().get(DATA_DIGEST) != now[DATA_DIGEST]:
-        raise _changed(folder, "the data")
+    for name, title in ((DATA_DIGEST, "the data"), (LOSS_DIGEST, f"your own loss {experiment.spec.loss}")):
+        if folder.environment().get(name) != now.get(name):
+            raise _changed(folder, title)
+    if other := other_weights(folder.environment(), now):
+        raise _changed(folder, f"the weights (model.weights) of {other}")
 
 
 def check_scenario(folder: RunFolder, now: str) -> None:

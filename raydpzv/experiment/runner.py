@@ -1,31 +1,29 @@
-"""Runs of either kind, by any runner: started, resumed, or restarted from a checkpoint."""
+"""Runs of either kind, by any runner."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import InputError, NotRecomputable, ReplayMismatch, SpecError
+from raydpzv.errors import InputError, ReplayMismatch, SpecError
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
 from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.resuming import restarted, resuming
-from raydpzv.records.callbacks import Callback
+from raydpzv.experiment.resuming import continued, fall_back
+from raydpzv.interrupts import interruptible
+from raydpzv.notebook import PACE, CellLine
+from raydpzv.records.callbacks import Callback, StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.registry import RUNNERS
-from raydpzv.segments.started_segments import note_fall_back, note_segment
 from raydpzv.sim.interfaces import Status
-from raydpzv.storage import download
-from raydpzv.storage.download import check_apart, created, link_of, stored
-from raydpzv.storage.lease import Waits
-from raydpzv.storage.uploader import FolderUploader
+from raydpzv.storage.download import check_apart, created
 
 
 def run(
@@ -81,8 +79,42 @@ def run(
         options.watch.status(Status(stage=what))
 
     with created(storage, "run", waits=waits) if storage is not None else nullcontext() as uploader:
-        found: Run = start(prepared, replace(options, storage=uploader))
-        return found
+        return _watched(start, prepared, replace(options, storage=uploader), own_stop=stop is None)
+
+
+def resume(path: str | Path, *, runner: str | None = None, callbacks: Sequence[Callback] = ()) -> Run:
+    """Resume an interrupted run in its folder, under the virtual clock to the same bits; as `raydpzv resume` does.
+
+    Hand over the same model, data and method first, if they are your own: make the scenario again. runner: left out,
+    "local", under the wall clock the run's first one. Raises InputError and DataError.
+    """
+    prepared, folder, name = continued(Path(path))
+    start = RUNNERS[runner or usual_runner(prepared.spec, folder)]
+    return _watched(start, prepared, RunOptions(folder, name, callbacks=callbacks), own_stop=True)
+
+
+def usual_runner(spec: AnyScenario, folder: RunFolder) -> str:
+    """Return the default runner of a resumed run: under the wall clock its first one, which made its times."""
+    began = str(folder.environment().get("runner"))
+    return began if spec.clock.kind == "wall" and began in RUNNERS else "local"
+
+
+def _watched(start: Callable[..., Run], prepared: Prepared, options: RunOptions, *, own_stop: bool) -> Run:
+    """Run, with a line of progress in a notebook; own_stop: nobody else sets `stop`, so that Ctrl-C does."""
+    line, out = CellLine(), options.out
+    folder = out.path if isinstance(out, RunWriter) else out
+    continues = f"raydpzv.resume({str(folder)!r})" if folder else "out=FOLDER, which keeps a run to resume"
+    budget = prepared.spec.budget.updates
+
+    def show(status: Status) -> None:
+        of = f" of {budget:,}" if budget else ""
+        scored = "" if math.isnan(status.accuracy) else f", accuracy {status.accuracy:.3f}"
+        done = f"{status.updates:,}{of} updates{scored}"
+        line.show(f"waiting for {status.stage}" if status.stage else done, now=True)
+
+    watch = [StatusCallback(show, PACE)] if line.shown else []
+    with interruptible(options.stop if own_stop else None, f"stopped; continue with {continues}"):
+        return start(prepared, replace(options, callbacks=[*options.callbacks, *watch]))
 
 
 def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
@@ -105,103 +137,3 @@ def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
                     contradiction = error
             with finalizer.failing(session.status):
                 prepared = fall_back(prepared, writer, contradiction, session.status.time)
-
-
-Continued = tuple[Prepared, RunWriter, str]
-"""What resumes, the folder that it writes to, and the scenario's name."""
-
-
-def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
-    """Return what continues, the folder it writes to (locked), and the scenario's name.
-
-    moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
-    complete or cannot be continued, DataError if its folder is damaged.
-    """
-    if found := link_of(path):
-        raise InputError(
-            f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
-            f"raydpzv resume {path}"
-        )
-    return _continued(path, moved, in_place=in_place)
-
-
-@contextmanager
-def continued_at(
-    uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda sentence: None
-) -> Iterator[tuple[Continued, FolderUploader]]:
-    """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
-
-    waits: called with another process whose lease has to run out first. Raises as `continued` and
-    `raydpzv.storage.download.resumed` do.
-    """
-    with download.resumed(uri, path, waits=waits) as uploader:
-        if not uploader.up_to_date and RunFolder.open(path).completed_by():
-            _upload_rest(uploader, path)
-        found = _continued(path, moved)
-        try:
-            yield found, uploader
-        finally:
-            found[1].__exit__()
-
-
-def upload_rest(uri: str, path: Path, waits: Waits = lambda sentence: None) -> None:
-    """Upload what a storage lacks of a run that ended here; waits: see `continued_at`."""
-    found = stored(uri)
-    if found is None or not found.over:
-        with download.resumed(uri, path, waits=waits) as uploader:
-            _upload_rest(uploader, path)
-
-
-def _upload_rest(uploader: FolderUploader, path: Path) -> None:
-    with uploader.uploads(path, fresh_noise=False):
-        pass  # the end of the block uploads all of it, and that it is over
-
-
-def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> Continued:
-    if (path / _MISSING).is_file():
-        raise NotRecomputable(
-            f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
-            "version does not count; resume with the version that wrote it (environment.json), or start a new run"
-        )
-    return resuming(path, moved, in_place=in_place)
-
-
-def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
-    """Restore the folder that a run writes to its last checkpoint; return what resumes from there.
-
-    fault: a row of what happened, whose message ends with the place. Raises as `restarted` does.
-    """
-    folder = writer.folder
-    assert folder is not None
-    prepared = restarted(prepared, folder)
-    folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
-    checkpoint = None if folder.is_recomputed else folder.checkpoint()
-    place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
-    again = prepared.spec.clock.kind == "virtual"
-    writer.go_back({**fault, "message": f"{fault['message']} {place}"}, again=again)
-    if prepared.counts_segments:  # before it releases anything
-        note_segment(folder)
-    return prepared
-
-
-def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
-    """Return what resumes where a checkpoint contradicts the ledger.
-
-    That is from the checkpoint before it, else from the run's start with all updates of the ledger. time: of the run's
-    clock. Raises as `restarted` does.
-    """
-    folder = writer.folder
-    assert folder is not None
-    if prepared.counts_segments:
-        note_fall_back(folder, prepared.under_way)
-    folder.fall_back()
-    said = " ".join(str(error).split(";")[0].split())
-    message = f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes from"
-    return go_back(
-        prepared, writer, {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message}
-    )
-
-
-_MISSING = "missing.json"
-CONTRADICTION = "Contradiction"
-"""Kind of the fault of a checkpoint that is not what its run's ledger says."""

@@ -131,7 +131,7 @@ def _of_file(path: Path) -> Any:
         text = " ".join(str(error).split())[:200]
         raise DataError(
             f'model.weights: "{path}" cannot be read as tensors alone ({type(error).__name__}: {text}); if it is cut '
-            "off, bring it back from a copy; if it holds other objects, save model.state_dict() alone"
+            "off, restore it from a copy; if it holds other objects, save model.state_dict() alone"
         ) from None
 
 

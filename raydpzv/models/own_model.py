@@ -59,6 +59,10 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
     got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if got != (len(x), width):
         raise InputError(f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}")
+    if not bool(scores.isfinite().all()):
+        raise InputError(
+            f"{title}: its scores of these records are not finite; look at its weights and at the size of the inputs"
+        )
     if not torch.equal(x, before[0]):
         raise InputError(f"{title}: its forward call changes the records it is given; let it work on a copy")
     if constants_sha256(model) != before[1]:

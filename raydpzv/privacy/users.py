@@ -356,7 +356,6 @@ class UserAccount(ReleaseAccount):
         self._sent[:] = self._releases
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Return, before a silo's sum is sent, whether it would take ε above the limit."""
         if not self._opens(event):
             return False
         drawn = self._drawn.after(self._users(event), 1) if self._drawn else self._releases + 1
@@ -442,11 +441,11 @@ class OpenSums:
         self._begin(0)
 
     def more(self, silo: int, attempt: RoundAttempt) -> bool:
-        """Tell whether an upload, if it is sent, makes for one release more."""
+        """Return whether an upload, if it is sent, makes for one release more."""
         return copy.deepcopy(self).add(silo, attempt)
 
     def add(self, silo: int, attempt: RoundAttempt) -> bool:
-        """Count an upload that is sent; tell whether it makes for one release more."""
+        """Count an upload that is sent; return whether it makes for one release more."""
         if attempt.round != self._round:
             self._begin(attempt.round)
         came = self._came.setdefault(attempt.number, set())

@@ -112,7 +112,10 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
         )
     append_rows(made, rows)
     write_models(made, models)
-    if first := folder.first_models():
+    first = folder.first_models()
+    if first.keys() != folder.environment().get("layouts", {}).keys():
+        raise DataError(f"{folder.path}: initial.npz lacks a model on record; restore it from a copy")
+    if first:
         write_npz(made / INITIAL, first)
     write_atomically(made / SCENARIO, tomli_w.dumps(what.settings).encode())
     write_atomically(made / ENVIRONMENT, as_json(what.environment).encode())

@@ -104,7 +104,7 @@ def _ends(kinds: set[bool]) -> str:
 
 
 def _time_passes(service: pa.Table) -> bool:
-    """Tell whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
+    """Return whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
     return service.num_rows > 0 and bool(array(service.column("served")).max() > 0)
 
 

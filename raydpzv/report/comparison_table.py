@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raydpzv.notebook import table_html
 from raydpzv.report.comparison_lines import (
     FAILURES,
     Evaluations,
@@ -118,6 +119,19 @@ class Compared(NamedTuple):
     runs: pa.Table
     curves: pa.Table
     claims: pa.Table
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                row["label"],
+                "none" if row["epsilon"] is None else f"{row['epsilon']:g}",
+                f"{row['runs']}{', ' + row['why'] if row['why'] else ''}",
+                "{accuracy_median:.3f} ({accuracy_min:.3f} to {accuracy_max:.3f})".format(**row),
+            )
+            for row in table(self.runs, self.curves, ()).to_pylist()
+        ]
+        heads = ("method", "noise calibrated to ε", "runs", "test accuracy: median (min to max)")
+        return table_html("comparison", rows, heads)
 
 
 _SPREAD = ("median", "min", "max")

@@ -6,14 +6,20 @@ A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.claims.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from raydpzv.config.catalog import load
+from raydpzv.config.public_lists import stated_lists
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.experiment.prepare import planned_privacy
+from raydpzv.notebook import table_html
 from raydpzv.privacy import claim_words
+from raydpzv.privacy.release import ReleasePlan, Verdict, verdict
 from raydpzv.report import text
 from raydpzv.report.table import Column, Grid, HeadTable, Mark, grid
 
@@ -208,3 +214,38 @@ def _notes(notes: Sequence[str]) -> Table:
     for number, note in enumerate(notes, 1):
         lines.add_row(Text(f"[{number}]"), Text(note))
     return lines
+
+
+@dataclass(frozen=True)
+class ScenarioPrivacy:
+    """What a scenario claims before it trains.
+
+    plan: its releases, None without noise; verdict: on its claims; lists: what is public of labels and categories.
+    planned: is a number of updates planned, or is all of this for one update?
+    """
+
+    plan: ReleasePlan | None
+    verdict: Verdict
+    lists: tuple[str, ...]
+    planned: bool
+
+    @property
+    def claims(self) -> list[dict[str, Any]]:
+        """Every ε as a row with its adversary, relation, mechanism, accountant and whether it is proved."""
+        return [asdict(claim) for claim in self.plan.claims()] if self.plan else []
+
+    def _repr_html_(self) -> str:
+        found = privacy_table(self.claims)
+        rows, heads = (found.grid.rows, found.grid.heads) if found else ((), ())
+        notes = [*(found.shared if found else ()), *(found.notes if found else ()), *self.lists]
+        return table_html(self.verdict.headline(), rows, heads, notes)
+
+
+def privacy(scenario: AnyScenario | str, rows: int | None = None) -> ScenarioPrivacy:
+    """Return every ε of a scenario before it trains; rows: of training, if the data are not here. Raises InputError."""
+    spec = load(scenario) if isinstance(scenario, str) else scenario
+    plan = planned_privacy(spec, rows)
+    lists = stated_lists(spec.data, spec.goal) if plan else ()
+    return ScenarioPrivacy(
+        plan, verdict(plan), lists, plan.planned if plan else spec.budget.updates is not None
+    )

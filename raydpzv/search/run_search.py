@@ -25,6 +25,7 @@ from raydpzv.config.toml import as_toml
 from raydpzv.errors import SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy, prepare
 from raydpzv.files import write_atomically
+from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine, table_html
 from raydpzv.registry import LOSSES, TRIAL_POOLS
 from raydpzv.report.plots import png
@@ -129,14 +130,15 @@ def tune(
     grace, interval, quantile, epsilon, draw_seed, actors. Raises InputError before anything is written.
     """
     pool = PoolOptions(runner, options.pop("jobs", None), options.pop("address", None))
-    stop = options.pop("stop", None) or threading.Event()
     terms, name = SearchTerms(**options), catalog.name_of(scenario)
     changes, _ = virtual_clock(name, overrides)
     found = read_space(Path(space) if isinstance(space, str) else space, catalog.load(name, changes), changes)
     plan = resumed_plan(planned(name, changes, found, terms, pool.jobs)[0], Path(out))
     check_runner(plan, pool)
+    stop = threading.Event()
     view = SearchView(nullcontext(stop), lambda plan, left, reasons: nullcontext(_CellWatch(plan, reasons)))
-    return carry_out(plan, Path(out), pool, view, "raydpzv.tune(...)")
+    with interruptible(stop, f"stopped; the same call continues it in {out}"):
+        return carry_out(plan, Path(out), pool, view, "raydpzv.tune(...)")
 
 
 class _CellWatch(SearchWatch):
@@ -149,7 +151,7 @@ class _CellWatch(SearchWatch):
     def ended(self, trial: int, reason: str) -> None:
         self._reasons.update({trial: reason} if reason else {})
         self._over.add(trial)
-        self._line.show(f"{len(self._over)} of {self._plan.size} trials are over or stand", last=True)
+        self._line.show(f"{len(self._over)} of {self._plan.size} trials are over or stand", now=True)
 
 
 def virtual_clock(scenario: str, changes: Sequence[str]) -> tuple[list[str], bool]:

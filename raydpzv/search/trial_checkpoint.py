@@ -24,7 +24,7 @@ from raydpzv.config.toml import as_tree, override
 from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.finalize import fresh_noise
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.files import as_json, is_written, write_atomically
 from raydpzv.methods.schedule import changes_of, schedule_of
 from raydpzv.records.fork import fork

@@ -38,7 +38,7 @@ class RunSegment:
 
     @property
     def start(self) -> SegmentStart:
-        """Where the segment starts, once roles are restored to it."""
+        """Where the segment starts, once roles are there."""
         evaluated = self._checkpoint.round if self._checkpoint else 0
         lost = self._checkpoint is None and self._recovered > 0  # a segment of which the ledger alone is left
         return SegmentStart(self._number + lost, self._time, evaluated, self._served)
@@ -54,7 +54,7 @@ class RunSegment:
         self._observer.emit("leg", leg=number, **at, gap=gap, recovered=self._recovered)
 
     def _restore_loop(self, *, lost: bool) -> None:
-        """Bring the server's loop to the checkpoint; lost: messages were under way, of which nobody knows the end."""
+        """Restore the server's loop from the checkpoint; lost: messages under way, whose end nobody knows."""
         self._loop.restore(self._run["status"], self._run["services"], lost=lost)
         self._loop.close()  # nobody knows when the answers under way were applied
 
@@ -218,11 +218,11 @@ class PullSegment(RunSegment):
 
     Clients are functions of the ledger, so a checkpoint is of the server and its accounts alone, and updates beyond it
     are entered into rows and accounts as the ledger has them: no client makes them again. An upload under way is lost;
-    where it released something it counts all the same, since those who saw it have it: one for each client.
+    where it released something it counts all the same, since an observer has it: one for each client.
     """
 
     def bring(self, ledger: Ledger, *, accounted: bool) -> None:
-        """Bring rows and accounts to where the segment starts, the ledger's end; accounted: updates are releases."""
+        """Restore rows and accounts to the start of the segment, the ledger's end; accounted: updates are releases."""
         if self._checkpoint:
             self._restore_loop(lost=not self._run["stopped"])
         else:

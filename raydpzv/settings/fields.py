@@ -237,16 +237,25 @@ Column = Annotated[int | str, BeforeValidator(_number_or_name)]
 Columns = Annotated[tuple[Column, ...], Field(strict=False)]
 
 
+def _party_name(value: Any) -> Any:
+    if not isinstance(value, str) or not PARTY.fullmatch(value):
+        raise ValueError(
+            "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at most)"
+        )
+    return value
+
+
+PartyName = Annotated[str, BeforeValidator(_party_name)]
+"""What a party is called."""
+
+
 def _parties(value: Any) -> Any:
     """Accept two or more parties, each with a name and columns that no other party has."""
     if not isinstance(value, Mapping) or len(value) < 2:
         raise ValueError('wanted at least 2 parties, such as {bank = ["income", "age"], shop = ["visits"]}')
     owners: dict[Any, str] = {}
     for party, columns in value.items():
-        if not PARTY.fullmatch(party):
-            raise ValueError(
-                "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at most)"
-            )
+        _party_name(party)
         if not isinstance(columns, list | tuple) or not columns:
             raise ValueError(
                 f'wanted a list of columns for "{party}"; name at least one, or leave the party out'

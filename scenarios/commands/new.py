@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import tomli_w
 
 from raydpzv.config.paths import located
 from raydpzv.config.toml import parse
 from raydpzv.config.tree import read_toml
-from raydpzv.data.column_facts import MOST_VALUES, RARE, ColumnFacts, column_facts, round_range
+from raydpzv.data.column_facts import MOST_VALUES, ColumnFacts, column_facts
 from raydpzv.data.files import one_line
 from raydpzv.errors import DataError, InputError, SpecError, suggest
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from scenarios.command_options import NewCommand
+from scenarios.new_scenario import Proposal, public_constants, rare, scenario_text
 
 _TARGETS = ("label", "target")
-_PUBLIC = "  # PUBLIC?"
-"""Ends each line that was read from the data, though a proof wants it known without them."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """The content of a scenario. facts: of every column; parties: columns by party; private: with a proved ε.
-
-    command: what was typed, without the options that are no more than yes or no.
-    """
-
-    file: Path
-    facts: Mapping[str, ColumnFacts]
-    target: str
-    parties: Mapping[str, Sequence[str]]
-    private: bool
-    command: str
-
-    @property
-    def features(self) -> list[ColumnFacts]:
-        """The columns that parties hold."""
-        return [self.facts[column] for columns in self.parties.values() for column in columns]
-
-    @property
-    def unused(self) -> list[ColumnFacts]:
-        """The columns that nobody holds."""
-        held = {self.target, *(column.name for column in self.features)}
-        return [column for name, column in self.facts.items() if name not in held]
 
 
 def new_command(options: NewCommand) -> None:
@@ -141,128 +109,16 @@ def check(proposal: Proposal) -> None:
         )
 
 
-def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
-    """Return the scenario file. active: public constants that were read from the data are in force, no comments."""
-    classes = proposal.facts[proposal.target].values or ()
-    lines = [
-        f"# Made by: {proposal.command}{' --private' if proposal.private else ''}",
-        f"# Run it:  raydpzv run {shlex.quote(one_line(path))}      (every setting: raydpzv list --settings)",
-        f"title = {_toml(_title(proposal))}  # in lists and reports",
-        "",
-        *_data(proposal, path, active),
-        "",
-        "[split.parties]  # each party's columns; its name is shown in place of a client's number",
-        *(f"{_key(party)} = {_toml(list(columns))}" for party, columns in proposal.parties.items()),
-        "",
-        "[model]",
-        'bottom = "linear"  # each party sends one score a class',
-        f"embedding = {len(classes)}  # the number of classes, which a sum as the head wants",
-        'head = "sum"  # the server adds the scores up and has nothing to train',
-        'initial = "zero_last"  # every score is 0 before the first update',
-        "",
-        "[method]",
-        'name = "dpzv"  # parties learn from scalars: how the loss changes along random directions',
-        'batch = "all"  # every row in every release',
-        "lr = 1.0  # step size",
-        "momentum = 0.9  # share of a step that the next one keeps",
-        "smoothing = 1e-3  # length of a trial step along a direction",
-        "perturbations = 40  # directions a release; fewer are faster",
-        'server = "frozen"  # the sum is never trained',
-        "",
-        *(_privacy() if proposal.private else _no_privacy(proposal)),
-        "",
-        "[budget]",
-        f"updates = 400  # {'ε is divided among them' if proposal.private else 'releases in all'}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _data(proposal: Proposal, path: Path, active: bool) -> Iterator[str]:
-    yield "[data]"
-    yield f"source = {_toml('parquet' if proposal.file.suffix == '.parquet' else 'csv')}  # the form of the file"
-    yield f"file = {_toml(_beside(proposal.file, path))}  # counts from this file's folder"
-    yield f"target = {_toml(proposal.target)}  # the column to predict"
-    if any(column.missing for column in proposal.features):
-        yield 'missing = "mean"  # an empty cell becomes the mean of the training rows'
-    if not proposal.private:
-        yield from (
-            f"{name} = {_toml(value)}  # read from the data" for name, value in _lists(proposal).items()
-        )
-        yield 'scale = "standard"  # to mean 0 and deviation 1 of the training rows'
-        return
-    yield 'split = "plain"  # test rows are drawn by their number, without a look at labels'
-    yield 'scale = "public"  # (x - centre) / spread, by constants that are known without the data'
-    yield from _warning(proposal, active)
-    constants = _lists(proposal) | _scaling(proposal)
-    yield from (
-        f"{'' if active else '# '}{name} = {_toml(value)}{_PUBLIC}" for name, value in constants.items()
-    )
-
-
-def _warning(proposal: Proposal, active: bool) -> Iterator[str]:
-    file = one_line(proposal.file.name)
-    yield f"# The lines marked PUBLIC? were READ FROM THE DATA ({file}). The proof of ε speaks of constants that are"
-    yield "# known without the data: a class, a category or a range that one person's record has added reveals that"
-    yield "# record, whatever ε says."
-    yield from (f"# {line}" for line in _rare(proposal))
-    if active:
-        yield "# --public-from-data confirmed that all of them are public knowledge. Replace each that is not."
-    else:
-        yield "# Replace each by what is public, then delete the # before it. Until then the scenario does not run."
-
-
-def _rare(proposal: Proposal) -> Iterator[str]:
-    """Yield a line for each class and category that few records have, if the scenario is to be private."""
-    for column in (proposal.facts[proposal.target], *proposal.features) if proposal.private else ():
-        for value in column.rare:
-            which = f'"{one_line(value)}" of column "{one_line(column.name)}"'
-            yield f"rare: {which} is in fewer than {RARE} rows; is it public knowledge?"
-
-
-def _lists(proposal: Proposal) -> dict[str, Any]:
-    categories = {c.name: list(c.values or ()) for c in proposal.features if not c.numeric}
-    classes = {"classes": list(proposal.facts[proposal.target].values or ())}
-    return classes | ({"categories": categories} if categories else {})
-
-
-def _scaling(proposal: Proposal) -> dict[str, Any]:
-    """Return centre and spread that scale each column of numbers into -1 to 1."""
-    ends = {c.name: round_range(c.low, c.high) for c in proposal.features if c.numeric}
-    if not ends:
-        return {"centre": 0.0, "spread": 1.0}
-    return {
-        "centre": {name: (low + high) / 2 for name, (low, high) in ends.items()},
-        "spread": {name: (high - low) / 2 for name, (low, high) in ends.items()},
-    }
-
-
-def _privacy() -> Iterator[str]:
-    yield "[privacy]"
-    yield 'mode = "proved"  # whole numbers with noise on their exact sum: the ε is proved'
-    yield "epsilon = 1.0  # δ is 1/(10 D) for D training rows"
-    yield 'relation = "replace"  # protected is one record, its label and all its features'
-    yield "clip = 0.1  # a record counts for at most this along a direction; noise is in proportion"
-
-
-def _no_privacy(proposal: Proposal) -> Iterator[str]:
-    yield f"# NOT PRIVATE: no noise is added. For a proved ε: {proposal.command} --private --force"
-
-
-def _title(proposal: Proposal) -> str:
-    how = "with a proved ε=1" if proposal.private else "without noise"
-    return f"Own table at {', '.join(proposal.parties)}, DPZV {how}"
-
-
 def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str]:
     for party, columns in proposal.parties.items():
         yield f"{party}: {', '.join(columns)}"
     for column in proposal.unused:
         why = column.unusable or (proposal.private and column.missing and f"{column.missing} empty cells")
         yield f"not used: {one_line(column.name)}" + (f" ({why})" if why else "")
-    yield from _rare(proposal)
+    yield from rare(proposal)
     yield f"written: {path}"
     if held_back:
-        marked = len(_lists(proposal) | _scaling(proposal))
+        marked = len(public_constants(proposal))
         yield (
             f"before it runs: {marked} lines of it, marked PUBLIC?, were read from the data; replace each by what is "
             "known without the data, and delete the # before it"
@@ -279,23 +135,3 @@ def _target(facts: Mapping[str, ColumnFacts], given: str | None, file: str) -> s
     raise SpecError(
         f'--target: wanted the column of "{one_line(file)}" to predict, got {got}Its columns: {", ".join(facts)}'
     )
-
-
-def _beside(file: Path, scenario: Path) -> str:
-    """Return the file's path from the scenario's folder if it lies below that, else the whole path."""
-    folder = scenario.parent.absolute()
-    whole = Path(os.path.normpath(file.absolute()))
-    return str(whole.relative_to(folder)) if whole.is_relative_to(folder) else str(whole)
-
-
-def _toml(value: Any) -> str:
-    """Return a value as TOML in one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(part)}" for name, part in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip("\n")
-
-
-def _key(name: str) -> str:
-    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")

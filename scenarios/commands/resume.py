@@ -8,10 +8,10 @@ from pathlib import Path
 
 from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.runner import Continued, continued, continued_at
+from raydpzv.experiment.resuming import Continued, continued, continued_at
+from raydpzv.experiment.runner import usual_runner
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
@@ -89,12 +89,6 @@ def resume_run(
             ),
             stage="the run to resume",
         )
-
-
-def usual_runner(spec: AnyScenario, folder: RunFolder) -> str:
-    """Return the default runner of a resumed run: under the wall clock its first one, which made its times."""
-    began = str(folder.environment().get("runner"))
-    return began if spec.clock.kind == "wall" and began in RUNNERS else "local"
 
 
 def _leg(folder: RunFolder) -> str:

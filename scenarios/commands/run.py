@@ -8,8 +8,7 @@ import raydpzv
 from raydpzv.config.paths import locations
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError
-from raydpzv.experiment.resuming import drop_left_over
-from raydpzv.experiment.runner import upload_rest
+from raydpzv.experiment.resuming import drop_left_over, upload_rest
 from raydpzv.files import is_written
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.settings_diff import require_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raydpzv.experiment import runner
+from raydpzv.experiment import resuming
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.virtual import Arrival
@@ -43,4 +43,4 @@ def change(path: Path, how: Any) -> None:
 
 
 def contradictions(run: Any) -> list[str]:
-    return [row["message"] for row in run.rows("fault").to_pylist() if row["kind"] == runner.CONTRADICTION]
+    return [row["message"] for row in run.rows("fault").to_pylist() if row["kind"] == resuming.CONTRADICTION]

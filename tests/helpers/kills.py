@@ -11,7 +11,7 @@ import pytest
 
 import scenarios
 from raydpzv.experiment.finalize import RowWriter
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from tests.helpers.runs import run_prepared
 
 

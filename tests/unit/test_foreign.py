@@ -169,6 +169,23 @@ def test_objects_travel_by_value_where_they_cannot_be_imported(tmp_path):
     assert resolve("only_here:double", "model.kind")(4) == 8
 
 
+def test_a_helper_of_a_second_module_is_named_where_it_is_missing(tmp_path):
+    (tmp_path / "only_there.py").write_text("def double(x):\n    return 2 * x\n")
+    (tmp_path / "user_file.py").write_text(
+        "from only_there import double\ndef four(x):\n    return double(double(x))\n"
+    )
+    program = (
+        f"import pickle, sys; sys.path.insert(0, {str(tmp_path)!r}); import user_file; "
+        "from raydpzv.foreign import handle, packed; text = handle(user_file.four); "
+        "sys.stdout.buffer.write(pickle.dumps(packed([text])))"
+    )
+    sent = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
+    with pytest.raises(
+        SpecError, match=r"cannot import \(No module named 'only_there'\); install that module"
+    ):
+        unpack(pickle.loads(sent))
+
+
 def test_an_object_that_cannot_travel_is_refused(tmp_path):
     with (tmp_path / "open").open("w") as file:
 

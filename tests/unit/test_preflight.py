@@ -87,3 +87,48 @@ def test_the_command_prints_sentences_or_json():
     told = json.loads(CliRunner().invoke(app, ["check", "digits_dpzv", "--json"]).stdout)
     assert told["updates"] == 2000
     assert told["models"]["client 0"] == 610
+
+
+class Faulty(nn.Linear):
+    """A layer from 4 numbers to 3 scores with one fault."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(4, 3)
+        self.fault = fault
+        self.register_buffer("calls", torch.zeros(1))
+        self.norm = nn.BatchNorm1d(4, track_running_stats=fault != "batch statistics")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fault == "live dropout":
+            x = nn.functional.dropout(x, 0.5, training=True)
+        if self.fault == "changing buffer":
+            self.calls += 1
+        if self.fault == "other records":
+            x = x - x.mean(0)
+        scores = super().forward(self.norm(x))
+        return scores[:, :2] if self.fault == "wrong shape" else scores
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("live dropout", "two forward calls on the same records differ"),
+        ("batch statistics", "BatchNorm without statistics of its own"),
+        ("changing buffer", "changes a buffer"),
+        ("other records", "depend on the other records"),
+        ("wrong shape", r"wanted scores \[48, 3\] of 48 records, got \(48, 2\)"),
+    ],
+)
+def test_a_fault_of_a_model_is_found(fault, complaint):
+    with pytest.raises(InputError, match=complaint):
+        check(scenario(lambda: Faulty(fault), test=(X[:48], Y[:48])))
+
+
+def test_a_model_that_cannot_travel_is_found(tmp_path, monkeypatch):
+    (tmp_path / "own_helpers.py").write_text("def width():\n    return 3\n")
+    (tmp_path / "own_model_file.py").write_text(
+        "from torch import nn\nfrom own_helpers import width\ndef made():\n    return nn.Linear(4, width())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError, match=r"started in another process .*cannot import .*own_helpers"):
+        check(scenario("own_model_file:made"))

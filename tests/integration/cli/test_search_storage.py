@@ -68,7 +68,7 @@ def rows(folder):
     return [str(row) for row in table.drop_columns(["seconds"]).to_pylist()]
 
 
-def test_a_search_goes_on_on_another_machine_to_the_same_table(uri, monkeypatch):
+def test_a_search_continues_on_another_machine_to_the_same_table(uri, monkeypatch):
     call(*SEARCH, *SEEDED, "--out", "whole")
     lost(monkeypatch, *SEARCH, *SEEDED, "--out", "lost", "--storage", uri)
     shutil.rmtree("lost")
@@ -111,9 +111,9 @@ def test_noise_of_trials_that_are_chosen_later_is_in_the_storage_before_they_beg
     def suggested(space, outcomes, count, seed, *, higher, accepts):
         return [('privacy.mode="proved"' if outcomes else 'privacy.mode="none"',)]
 
-    for module in ("raydpzv.search.search_plan", "scenarios.commands.search"):
+    for module in ("raydpzv.search.search_plan", "raydpzv.search.run_search"):
         monkeypatch.setattr(f"{module}.suggested", suggested)
-    monkeypatch.setattr("scenarios.commands.search.require_optuna", lambda: None)
+    monkeypatch.setattr("raydpzv.search.run_search.require_optuna", lambda: None)
     monkeypatch.setattr(download, "TIMES", replace(QUICK, commit=1000.0))
     learning = (*SEARCH, "--search", "optuna", "--samples", "2", "--storage", uri)
     for out, after, noise in (("first", 0, NO_NOISE), ("second", 1, FRESH_NOISE)):

@@ -17,7 +17,7 @@ from tests.helpers.dataset_files import (
     write_views,
 )
 
-FEW = ("budget.updates=8", "evaluate.every=8", "method.batch=8", "privacy.noise=seeded")
+FEW = ("budget.updates=4", "evaluate.every=4", "method.batch=8", "privacy.noise=seeded")
 
 
 def files(name, path):
@@ -62,7 +62,7 @@ def test_every_line_of_the_field_runs(name, tmp_path):
     assert methods == {"dpzv", "vafl", "czofo", "zoo_vfl", "frozen", "sgd"}
     for line in comparison.lines:
         summary = scenarios.run(line.spec).summary
-        assert summary["updates"] == 8, str(line)
+        assert summary["updates"] == 4, str(line)
         assert bool(summary["epsilon"]) == (line.epsilon is not None), str(line)
 
 
@@ -91,6 +91,6 @@ def test_vafl_protocols_run_with_the_papers_noise_and_without(name, setting, wri
     assert [line.spec.method.synchrony for line in found] == 2 * protocols
     for line, noisy in zip(found, 3 * [False] + 3 * [True], strict=True):
         run = scenarios.run(line.spec)
-        assert run.summary["updates"] == 8, str(line)
+        assert run.summary["updates"] == 4, str(line)
         assert bool(run.rows("release").num_rows) == noisy, str(line)
         assert not run.summary["private"], str(line)

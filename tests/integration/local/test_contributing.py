@@ -15,7 +15,7 @@ import raydpzv.methods.horizontal
 import scenarios
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 from raydpzv.config.settings_reference import settings_page
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.registry import METHODS
 from scenarios.cli import app
 from tests.helpers.runs import run_prepared

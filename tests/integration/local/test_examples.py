@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -25,3 +26,24 @@ def test_an_example_learns(example, monkeypatch, tmp_path):
     score = re.search(r"(accuracy|r2) (\d\.\d+)", printed)
     assert score, printed
     assert float(score[2]) > LEAST[example]
+
+
+NOTEBOOK = EXAMPLES / "notebook.ipynb"
+
+
+def masked(outputs: object) -> str:
+    """Return outputs without numbers and digests, which another machine may have otherwise."""
+    text = json.dumps(outputs, ensure_ascii=False)
+    return re.sub(r"\d[\d.,]*(e-\d+)?", "#", re.sub(r"-[0-9a-f]{8}\b", "-#", text))
+
+
+def test_the_notebook_runs_and_shows_what_it_shows(monkeypatch, tmp_path):
+    """The cells run without IPython, which the test environment has not."""
+    monkeypatch.chdir(tmp_path)
+    recorded = [cell.get("outputs", []) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
+    found = json.loads(said(Forked(["-m", "tests.helpers.notebooks", str(NOTEBOOK)])))
+    assert masked(found) == masked(recorded)
+    accuracies = re.findall(r"<td>accuracy</td><td>(0\.\d+)</td>", json.dumps(found))
+    assert [float(accuracy) > 0.4 for accuracy in accuracies] == [True]
+    assert NOTEBOOK.stat().st_size < 20_000
+    assert masked(["0.25", "a-0123abcd"]) == masked(["3e-5", "a-ffffffff"]) != masked(["x"]), "control"

@@ -13,7 +13,7 @@ from torch import nn
 import raydpzv
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.rebuild import rebuild, rebuild_client
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.runs import run_prepared

@@ -21,7 +21,7 @@ from raydpzv.config.toml import as_toml
 from raydpzv.data.sources import Source
 from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.ledger.ledger import begin_ledger
 from raydpzv.methods.descriptor import MethodConfig
 from raydpzv.methods.horizontal.fedavg import FEDAVG
@@ -69,7 +69,7 @@ def parties_of(prepared):
 
 
 @every_method
-def test_a_stopped_run_goes_on_to_the_bits_of_a_whole_one(name, tmp_path):
+def test_a_stopped_run_continues_to_the_bits_of_a_whole_one(name, tmp_path):
     spec = small(name)
     whole = scenarios.run(spec).summary
     stop, progress = stop_after(3)

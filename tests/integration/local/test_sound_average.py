@@ -25,12 +25,11 @@ from tests.helpers.sound_runs import CLASSES, CLIENTS, sound, table, transcript
 UNEVEN = ("arrivals.rate=[4.0, 1.0, 0.5]", "evaluate.every=20")
 JOINT = ("model.head=linear", "method.server=joint", "method.server_lr=0.5")
 RUNS = {
-    "joint": (*UNEVEN, *JOINT, "method.average=0.5"),
-    "joint-torch": (*UNEVEN, *JOINT, "method.average=0.5", "model.engine=torch"),
+    "joint": (*UNEVEN, *JOINT, "method.average=0.5", "model.engine=torch"),
     "gathered": (*UNEVEN, "method.gather=2", "method.average=0.4"),
     "wall": ("clock.kind=wall", "arrivals.rate=500", *JOINT, "method.average=0.5"),
 }
-BEGIN = {"joint": 30, "joint-torch": 30, "gathered": 18, "wall": 30}
+BEGIN = {"joint": 30, "gathered": 18, "wall": 30}
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +200,7 @@ def test_it_enters_no_release(rows):
 
 
 @pytest.mark.parametrize("stopped", [13, 47])
-def test_a_run_that_goes_on_has_the_mean_of_one_that_never_stopped(rows, tmp_path, stopped):
+def test_a_run_that_continues_has_the_mean_of_one_that_never_stopped(rows, tmp_path, stopped):
     experiment = prepare_vertical(sound(rows, *RUNS["joint"]))
     stop, progress = stop_after(stopped)
     broken = run_prepared(experiment, tmp_path / "run", progress=progress, stop=stop)
@@ -237,7 +236,7 @@ def test_a_private_head_is_averaged_over_the_same_releases(rows):
     assert np.abs(server.parameters() - heads[-1]).max() > 1e-3, "control"
 
 
-@pytest.mark.parametrize("made", ["joint", "joint-torch"], indirect=True)
+@pytest.mark.parametrize("made", ["joint"], indirect=True)
 @pytest.mark.parametrize("tail_begun", [False, True])
 def test_a_lost_client_is_rebuilt_with_its_mean(made, tail_begun):
     """From the ledger, before and in the tail; it continues to the same mean as the one that was not lost."""

@@ -8,7 +8,8 @@ import scenarios
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import replay
-from raydpzv.experiment.runner import continued, run, run_local
+from raydpzv.experiment.resuming import continued
+from raydpzv.experiment.runner import run, run_local
 
 CHANGE = 13
 SMALL = (
@@ -55,7 +56,8 @@ CASES = [
     *(("server_lr", *case) for case in SERVERS.values()),
 ]
 NAMES = [*(f"clients-{name}" for name in CLIENTS), *(f"head-{name}" for name in SERVERS)]
-engines = pytest.mark.parametrize("engine", ["torch", "compiled"])
+ENGINES = ["torch", "compiled"] * len(CASES)
+"""In turn: a method has one engine for its clients' row and the other for its head's, or for its neighbour's."""
 cases = pytest.mark.parametrize(("name", "scenario", "changes"), CASES, ids=NAMES)
 
 
@@ -67,8 +69,11 @@ def digest(*of):
     return run(spec(*of)).summary["digest"]
 
 
-@engines
-@cases
+@pytest.mark.parametrize(
+    ("engine", "name", "scenario", "changes"),
+    [(engine, *case) for engine, case in zip(ENGINES, CASES, strict=False)],
+    ids=NAMES,
+)
 def test_a_step_size_from_the_first_update_on_is_that_step_size(engine, name, scenario, changes):
     """And one from a later update on is neither the first one throughout nor the later one."""
     of = engine, scenario, changes
@@ -82,7 +87,7 @@ def test_a_step_size_from_the_first_update_on_is_that_step_size(engine, name, sc
 
 
 @cases
-def test_a_run_with_changed_step_sizes_goes_on_and_is_computed_again_to_the_same_bits(
+def test_a_run_with_changed_step_sizes_continues_and_is_computed_again_to_the_same_bits(
     tmp_path, name, scenario, changes
 ):
     """Stopped after the change: what goes on has its step sizes from the start."""

@@ -30,19 +30,16 @@ def test_throughput_finishes_on_ray(monkeypatch, tmp_path):
     throughput = module("vfl_throughput", monkeypatch)
     found = figures(
         *("vfl_throughput", monkeypatch, tmp_path, "--repeats", "1"),
-        WORKS={5: 400},
+        WORKS={5: 300},
         CLIENTS="split.clients=2",
-        ON_RAY=throughput.ON_RAY[1:],
+        ON_RAY=throughput.ON_RAY[1::2],
     )
     by_way = {f["way"]: f for f in found["figures"]}
-    assert by_way.keys() == {
-        *("bare", "LocalExecutor", "Ray, wall clock", "Ray, 1 client actor", "Ray, no client actors")
-    }
+    assert by_way.keys() == {*("bare", "LocalExecutor", "Ray, wall clock", "Ray, no client actors")}
     # the added work is most of an update's CPU time, wherever it is done; within one run, since seconds depend on what
     # else the processor does now and did while the work was calibrated
     seconds = {name: figure["cpu_seconds_per_update"] for name, figure in by_way.items()}
-    for way in ("Ray, wall clock", "Ray, 1 client actor"):
-        assert seconds[way]["clients"] > seconds[way]["server"]
+    assert seconds["Ray, wall clock"]["clients"] > seconds["Ray, wall clock"]["server"]
     assert seconds["Ray, no client actors"]["server"] > seconds["Ray, no client actors"]["clients"]
 
 

@@ -21,7 +21,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import rebuild, replay
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS

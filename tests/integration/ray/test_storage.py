@@ -9,7 +9,7 @@ import scenarios
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import continued_at
+from raydpzv.experiment.resuming import continued_at
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.storage import download
@@ -43,7 +43,7 @@ def test_a_storage_that_fails_for_good_ends_a_run_on_actors(place, tmp_path):
     assert summary["updates"] < 100000
 
 
-def test_a_run_on_actors_goes_on_from_a_storage_to_the_same_bits(place, tmp_path):
+def test_a_run_on_actors_continues_from_a_storage_to_the_same_bits(place, tmp_path):
     long = ("budget.updates=3000", "evaluate.every=1000", "record.checkpoint_updates=300")
     spec = scenarios.load("digits_dpzv", [*SHORT, *long, "privacy.noise=seeded"])
     stopped = RunOptions().stop

@@ -10,7 +10,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import RunError
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.ledger import log
 from raydpzv.records import run_writer, write_ahead_log
 from scenarios.exit_codes import failures

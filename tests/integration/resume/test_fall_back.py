@@ -12,8 +12,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
-from raydpzv.experiment import runner
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment import resuming
+from raydpzv.experiment.resuming import continued
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
@@ -121,7 +121,7 @@ def test_a_run_that_cannot_fall_back_ends_as_failed(killed, monkeypatch):
         raise DataError("a part is missing")
 
     prepared, opened, _ = continued(folder)
-    monkeypatch.setattr(runner, "restarted", refuse)
+    monkeypatch.setattr(resuming, "restarted", refuse)
     with pytest.raises(DataError, match="a part is missing"):
         run_prepared(prepared, opened)
     summary = RunFolder.open(folder).summary()
@@ -162,11 +162,11 @@ def test_what_users_released_after_the_older_checkpoint_stays_charged(tmp_path, 
     released, lost = run.summary["ledger"]["updates"], 3 + fallen
     assert counted(run) >= released + 3 * lost
     assert counted(run) <= released + 3 * (lost + fallen), "a leg that wrote both checkpoints may count twice"
-    monkeypatch.setattr(runner, "note_fall_back", lambda *_: None)
+    monkeypatch.setattr(resuming, "note_fall_back", lambda *_: None)
     assert counted(resume(tmp_path / "control")) < released + 3 * lost
 
 
-def test_a_kill_while_it_falls_back_loses_no_leg(tmp_path, monkeypatch):
+def test_a_kill_while_it_falls_back_loses_no_segment(tmp_path, monkeypatch):
     spec, folder = small_users("asynchronous", *USERS), tmp_path / "run"
     for updates in (5, 7):
         kill_at(updates, spec, folder)
@@ -223,7 +223,7 @@ def test_releases_about_records_are_charged_once_each(tmp_path, noise):
         )
 
 
-def test_a_leg_under_the_wall_clock_resumes_from_its_ledger_alone(tmp_path):
+def test_a_segment_under_the_wall_clock_resumes_from_its_ledger_alone(tmp_path):
     busy = ("clock.kind=wall", "clock.compute=0.2", "arrivals.rate=12", "budget.updates=150")
     spec, folder = small("asynchronous", *BUSY, *busy), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=3)

@@ -12,7 +12,7 @@ from raydpzv.errors import InputError
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import rebuild
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 from raydpzv.registry import METHODS

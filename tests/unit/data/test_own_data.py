@@ -67,6 +67,10 @@ def test_whole_numbers_stay_whole():
         ({"x": X, "y": Y, "z": X}, 'got the name "z"'),
         ((X, Y.astype(float)), r"y is float64 of shape \(4,\): wanted one class a row"),
         ((X, Y[:0]), "wanted one class a row"),
+        (
+            (X, Y.astype(np.uint64) + np.uint64(2**63)),
+            "y has whole numbers above .*number the classes from 0",
+        ),
         ((np.array(["a", "b"]), Y), "x is <U1 of shape .2,.: wanted numbers"),
         ({"x": X, "y": Y, "clients": [0, 1]}, "wanted one owner a row, 4, got 2"),
     ],

@@ -38,6 +38,8 @@ class Faulty(nn.Linear):
         if self.fault == "raises":
             raise ValueError("no such\nthing")
         scores = super().forward(x)
+        if self.fault == "infinite":
+            scores = scores / 0
         return {"wide": scores[:, :2], "pair": (scores, x)}.get(self.fault, scores)
 
 
@@ -50,6 +52,7 @@ class Faulty(nn.Linear):
         ("pairs", "a record's scores depend on the other records"),
         ("changes", "changes the records it is given"),
         ("counts", "changes a buffer"),
+        ("infinite", "its scores of these records are not finite"),
         ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
         ("wide", r"wanted scores \[6, 3\] of 6 records, got \(6, 2\)"),
         ("pair", r"wanted scores \[6, 3\] of 6 records, got tuple"),

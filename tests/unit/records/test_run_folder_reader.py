@@ -10,8 +10,7 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError, RaydpzvError, SpecError
 from raydpzv.experiment.rebuild import replay
-from raydpzv.experiment.resuming import resuming
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.resuming import continued, resuming
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.summary_fields import SUMMARY_FORMAT
 from raydpzv.report.page import read_runs

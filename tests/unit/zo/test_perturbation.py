@@ -288,3 +288,53 @@ def test_a_call_across_the_module_tree_is_refused_before_it_overflows_the_buffer
     with pytest.raises(InputError, match="'layer'"), torch.no_grad(), perturb.at(Direction(0, place), 0.1):
         module(torch.ones(2, 4))
     assert all(torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
+
+
+class Words(nn.Module):
+    """Embeddings that are called in several ways, one of them with a row of padding."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        settings = {"padded": {"padding_idx": 9}, "normed": {"max_norm": 0.5}}.get(how, {})
+        self.words, self.out = nn.Embedding(12, 3, **settings), nn.Linear(3, 2)
+        if how == "tied":
+            self.back = nn.Linear(3, 12, bias=False)
+            self.back.weight = self.words.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.words(input=x) if self.how == "named" else self.words(x)
+        if self.how == "twice":
+            found = found + self.words(x.flip(1))
+        return self.back(found) if self.how == "tied" else self.out(found)
+
+
+IDS = torch.tensor([[3, 3, 0], [11, 9, 3]])
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("how", ["plain", "padded", "named", "twice", "tied"])
+def test_the_rows_of_an_embedding_have_the_bits_of_the_whole(how, law):
+    model = FlatModel(lambda: Words(how), Key(0))
+    if how == "tied":
+        del model.module.out
+        model = FlatModel(lambda: model.module, Key(0))
+    whole = WholePerturbation(model.module, model.flat, model.offsets)
+    before = model.flat.clone()
+    with torch.no_grad(), whole.at(Direction(4, model.size, law), 0.1):
+        wanted = model.module(IDS)
+    layerwise = LayerwisePerturbation(model.module, model.offsets)
+    with torch.no_grad(), layerwise.at(Direction(4, model.size, law), 0.1):
+        found = model.module(IDS)
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, model.module(IDS))
+    assert torch.equal(model.flat, before)
+    with pytest.raises(IndexError), layerwise.at(Direction(4, model.size, law), 0.1):
+        model.module(IDS + 1)
+
+
+def test_an_embedding_needs_no_buffer_of_its_size():
+    model = FlatModel(lambda: Words("plain"), Key(0))
+    assert LayerwisePerturbation(model.module, model.offsets)._buffer.numel() == 3 * 2 + 2
+    normed = FlatModel(lambda: Words("normed"), Key(0))  # torch changes its rows, so that all are copied
+    assert LayerwisePerturbation(normed.module, normed.offsets)._buffer.numel() == 12 * 3

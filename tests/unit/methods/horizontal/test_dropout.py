@@ -78,6 +78,14 @@ def test_private_weights_without_some_silos_open_the_plain_sum_of_the_others(sam
     assert np.abs(everybody - theirs).max() > 10 * rounding
 
 
+def test_a_silo_that_lost_its_upload_says_so_for_the_round_it_is_asked_in() -> None:
+    running = Running("masked", least_silos=2, dropout=0.3, late_uploads=0.5)
+    running.until(ROUNDS)
+    steps = [upload.step for upload in running.uploads]
+    assert running.bodies(DroppedOut)
+    assert steps == sorted(steps)
+
+
 @pytest.mark.parametrize("aggregation", ["masked", "private_weights"])
 def test_a_failure_begins_another_attempt_whose_sum_is_that_of_the_others(aggregation: str) -> None:
     given: dict[str, Any] = {"multiplier": 0.0, "least_silos": 2, "dropout": 0.3}

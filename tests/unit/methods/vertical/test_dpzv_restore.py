@@ -11,8 +11,11 @@ from raydpzv.errors import RunError
 from raydpzv.keys import direction_seed
 from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.roles import Order
 from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
+from raydpzv.records.party_checkpoints import ledger_history
+from raydpzv.wire.messages import Acknowledged
 from raydpzv.zo.directions import LAWS
 from tests.helpers.vertical_parties import KEY, dpzv_clients, dpzv_server, make_data, make_head, wakes
 
@@ -50,7 +53,7 @@ def live(zeroth_order, updates=40):
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("perturbations", [1, 3])
-def test_a_rebuilt_client_goes_on_to_the_same_bits(law, momentum, perturbations):
+def test_a_rebuilt_client_continues_to_the_same_bits(law, momentum, perturbations):
     zeroth_order = settings(law, momentum, perturbations)
     data, clients, orders, ledger = live(zeroth_order)
     last = orders[CLIENT]
@@ -62,6 +65,18 @@ def test_a_rebuilt_client_goes_on_to_the_same_bits(law, momentum, perturbations)
         was, now = clients[CLIENT].process(last), rebuilt.process(last)
         assert (was.step, was.body.encode()) == (now.step, now.body.encode())
         assert rebuilt.sha256() == clients[CLIENT].sha256()
+
+
+def test_a_message_with_its_history_restores_a_client():
+    """As a checkpoint has it: the answers so far, and one upload more."""
+    zeroth_order = settings("sphere", 0.9, 2)
+    data, clients, orders, ledger = live(zeroth_order)
+    answers, uploads = ledger.since(0, orders[CLIENT].round - 1).of(CLIENT), wakes(40).count(CLIENT)
+    restored = dpzv_clients(data, zeroth_order)[CLIENT]
+    history = ledger_history(lambda client, order: (answers, uploads), CLIENT)
+    assert isinstance(restored.process(Order(CLIENT, history)).body, Acknowledged)
+    was, now = clients[CLIENT].process(orders[CLIENT]), restored.process(orders[CLIENT])
+    assert (was.step, was.body.encode()) == (now.step, now.body.encode())
 
 
 def test_a_ledger_without_its_last_update_gives_another_client():

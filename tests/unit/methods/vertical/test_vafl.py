@@ -23,7 +23,9 @@ from raydpzv.wire.messages import (
     Gradient,
     GradientRequest,
     Query,
+    SaveState,
     Slopes,
+    Start,
 )
 from tests.helpers.ages import cache_uses
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
@@ -75,6 +77,21 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
     for order in orders.values():
         clients[order.client].apply(order)
     central.compare(clients, server)
+
+
+def test_a_restored_client_applies_the_answer_to_the_upload_it_made_before() -> None:
+    clients, server = vafl_clients(DATA, SETTINGS), vafl_server(DATA)
+    orders = {o.client: o for o in server.first_orders()}
+    for m in wakes(20):
+        upload = clients[m].process(orders[m])
+        saved = clients[m].process(Order(m, SaveState())).body
+        restored = vafl_clients(DATA, SETTINGS)[m]
+        restored.process(Order(m, saved))
+        (orders[m],) = server.receive(upload)
+        for client in (clients[m], restored):
+            client.apply(orders[m])
+        assert restored.sha256() == clients[m].sha256()
+        orders[m] = Order(m, Start())
 
 
 def test_a_client_that_asks_first_learns_by_the_head_and_the_cache_of_its_next_activation() -> None:

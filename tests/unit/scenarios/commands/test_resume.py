@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 import raydpzv
 import scenarios
 from raydpzv.errors import RunError
+from raydpzv.experiment.runner import usual_runner
 from raydpzv.zo import kernels
 from scenarios.cli import app
-from scenarios.commands.resume import usual_runner
 from scenarios.progress import COMPILING
 
 

@@ -1,0 +1,151 @@
+"""The public functions take a scenario object, and a run that Ctrl-C stopped resumes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from torch import nn
+
+import raydpzv
+from raydpzv.errors import InputError, SpecError
+from raydpzv.keys import Key
+from tests.helpers.programs import Forked, said
+
+X = (Key(0) / "verbs").generator().normal(size=(300, 5)).astype("float32")
+PROGRAM = """
+import numpy as np
+from torch import nn
+import raydpzv
+
+x = np.linspace(-1, 1, 60 * 8, dtype="float32").reshape(60, 8)
+
+class Net(nn.Sequential):
+    def __init__(self, outputs):
+        super().__init__(nn.Linear(8, outputs))
+
+run = raydpzv.run(raydpzv.horizontal(Net, (x, np.arange(60) % 3), clients=3, updates=8, lr=0.1))
+print(run.summary["digest"])
+"""
+
+
+def private(updates: int = 10):
+    return raydpzv.vertical(
+        [nn.Linear(3, 2), nn.Linear(2, 2)],
+        {"bank": X[:, :3], "shop": X[:, 3:]},
+        X[:, 0] + X[:, 3] > 0,
+        classes=[0, 1],
+        updates=updates,
+        embedding=2,
+        batch="all",
+        head="sum",
+        server="frozen",
+        data={"split": "plain"},
+        privacy={"mode": "proved", "epsilon": 1.0, "clip": 0.1},
+    )
+
+
+def plain():
+    return raydpzv.horizontal(
+        lambda: nn.Linear(5, 2), (X, X[:, 0] > 0), clients=3, updates=30, lr=0.1, cohort=2
+    )
+
+
+def test_a_private_scenario_goes_through_every_function(tmp_path):
+    scenario = private()
+    foretold = raydpzv.privacy(scenario)
+    run = raydpzv.run(scenario, tmp_path / "run")
+    (promised,) = [c for c in foretold.claims if c["adversary"] == "client" and c["holds"]]
+    terms = {name: run.epsilon[name] for name in ("adversary", "relation", "holds")}
+    assert terms == {"adversary": "client", "relation": "replace", "holds": True}
+    assert run.epsilon["epsilon"] == pytest.approx(promised["epsilon"])
+    assert "57.1 %" in foretold._repr_html_()
+    assert "PRIVATE" in run._repr_html_()
+    found = raydpzv.audit(run, tmp_path / "audit", canaries=1)
+    assert found.facts == raydpzv.audit(tmp_path / "run", canaries=1).facts
+    assert found.verdict == "not falsified"
+    assert (tmp_path / "audit" / "audit.html").is_file()
+    assert raydpzv.audit(scenario, canaries=1).verdict == "not falsified", "it is run first"
+    assert raydpzv.report(run) == tmp_path / "run" / "report.html"
+
+
+def test_what_is_no_run_is_refused_with_the_way_out(tmp_path):
+    with pytest.raises(
+        InputError, match=r"report: wanted a run or its folder, .* raydpzv\.run\(scenario, out"
+    ):
+        raydpzv.report(private())
+    with pytest.raises(InputError, match="audit: wanted a run with a folder; give out"):
+        raydpzv.audit(raydpzv.run(private()))
+    with pytest.raises(SpecError, match=r'--by: wanted .* got "ledgers". Did you mean "ledger"'):
+        raydpzv.audit(tmp_path, by="ledgers")
+
+
+def test_a_package_that_is_called_shows_the_functions_signature():
+    assert list(inspect.signature(raydpzv.privacy).parameters) == ["scenario", "rows"]
+    assert "falsify" in raydpzv.audit.__doc__
+    assert raydpzv.privacy.gdp.__name__ == "raydpzv.privacy.gdp", "and is a package still"
+
+
+class Interrupting(raydpzv.Callback):
+    """Presses Ctrl-C after so many updates."""
+
+    interval = 0.0
+
+    def __init__(self, updates):
+        self._left = updates
+
+    def status(self, status):
+        if self._left is not None and status.updates >= self._left:
+            self._left = None
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_that_ctrl_c_stopped_resumes_to_the_same_bits(tmp_path):
+    with pytest.raises(KeyboardInterrupt, match=r"continue with raydpzv\.resume\('.*run'\)"):
+        raydpzv.run(private(updates=40), tmp_path / "run", callbacks=[Interrupting(7)])
+    run = raydpzv.resume(tmp_path / "run")
+    assert (run.summary["status"], run.summary["updates"]) == ("done", 40)
+    with pytest.raises(KeyboardInterrupt):
+        raydpzv.run(plain(), tmp_path / "plain", callbacks=[Interrupting(11)])
+    assert raydpzv.resume(tmp_path / "plain").summary["digest"] == raydpzv.run(plain()).summary["digest"]
+
+
+def test_a_comparison_that_ctrl_c_stopped_is_continued_by_the_same_call(tmp_path):
+    pressed = []
+
+    def press(at_work):
+        if not pressed:
+            pressed.append(os.kill(os.getpid(), signal.SIGINT))
+
+    with pytest.raises(KeyboardInterrupt, match="the same call continues it in"):
+        raydpzv.compare(plain(), tmp_path / "two", seeds=2, progress=press)
+    found = raydpzv.compare(plain(), tmp_path / "two", seeds=2)
+    assert found.runs["status"].to_pylist() == ["done"] * 2
+    assert "decomfl" in found._repr_html_()
+
+
+def test_a_script_and_standard_input_have_the_same_bits(tmp_path):
+    (tmp_path / "own.py").write_text(PROGRAM)
+    typed = subprocess.run(
+        [sys.executable, "-"], input=PROGRAM, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert said(Forked([str(tmp_path / "own.py")])).strip() == typed.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("learning_rate", "lr"), ("batch_size", "batch"), ("epochs", "updates"), ("momentun", "momentum")],
+)
+def test_words_of_other_libraries_are_understood(word, meant):
+    with pytest.raises(SpecError, match=f'{word}: unknown setting. Did you mean "{meant}"'):
+        raydpzv.vertical("linear", [X[:, :3], X[:, 3:]], X[:, 0] > 0, **{word: 1})
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", " ", 3, "<b>"])
+def test_a_view_without_a_readable_name_is_refused(name):
+    with pytest.raises(SpecError, match="wanted names that begin with a letter"):
+        raydpzv.vertical("linear", {name: X[:, :3], "shop": X[:, 3:]}, X[:, 0] > 0)
