@@ -127,8 +127,8 @@ def chosen(
     relation: what the run's neighbours differ in; kinds: () for those of the relation. new_labels: whether the audit
     knows what to do with a label that no other record has. Raises SpecError.
     """
-    classed = prepared.server.y_train.dtype.kind != "f"
-    possible = new_labels and classed and DATA_SOURCES[prepared.spec.data.source].listed
+    possible = new_labels and DATA_SOURCES[prepared.spec.data.source].listed
+    possible = possible and prepared.server.y_train.dtype.kind != "f"
     known = len(prepared.numbers)
     for row in rows:
         if not 0 <= row < known:

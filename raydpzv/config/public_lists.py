@@ -27,7 +27,8 @@ Goal = tuple[str, str | None]
 _CLASSES = ("cross_entropy", None)
 
 
-def _of_numbers(goal: Goal) -> bool:
+def of_numbers(goal: Goal) -> bool:
+    """Return whether labels are numbers, as far as settings say."""
     loss, targets = goal
     if is_foreign(loss):
         return targets == "numbers"
@@ -43,7 +44,7 @@ def read_off(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
             "whether labels are classes or numbers is read off them",
             'say what your own loss takes, "classes" or "numbers"',
         )
-    elif data.labels is None and listed and not _of_numbers(goal):
+    elif data.labels is None and listed and not of_numbers(goal):
         yield ReadOff(
             "data.classes",
             "classes are numbered by the labels that occur",
@@ -87,7 +88,7 @@ def stated_lists(data: DataSection, goal: Goal = _CLASSES) -> tuple[str, ...]:
     lines = {"data.classes": f"classes: {classes}"}
     if is_foreign(goal[0]):
         lines = {"model.targets": f"labels: {goal[1]}, from model.targets"} | lines
-    if _of_numbers(goal) or "model.targets" in missing:
+    if of_numbers(goal) or "model.targets" in missing:
         lines.pop("data.classes")
     if columns := ", ".join(data.category_columns):
         lines["data.categories"] = f"categories of {columns}: public, from data.categories"

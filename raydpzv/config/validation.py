@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from raydpzv.config.proved import ALONE, outsider_contradictions, proof_contradictions
+from raydpzv.config.public_lists import of_numbers
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import stands_still
 from raydpzv.errors import SpecError, suggest
@@ -94,8 +95,16 @@ def _losses(spec: CommonSections) -> Iterator[str]:
         )
     if spec.targets and not is_foreign(spec.loss):
         yield f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave it out'
+    if of_numbers(spec.goal):
+        for setting, value in (("data.classes", spec.data.labels), ("users.labels", _most_labels(spec))):
+            if value is not None:
+                yield f'{setting}: is about classes, and model.loss = "{spec.loss}" learns numbers; leave it out'
     if spec.evaluate.lower and not spec.evaluate.metrics:
         yield "evaluate.lower: names measures of evaluate.metrics, which is not given; leave it out"
+
+
+def _most_labels(spec: CommonSections) -> int | None:
+    return getattr(getattr(spec, "users", None), "labels", None)
 
 
 def _users(spec: HorizontalScenario) -> Iterator[str]:

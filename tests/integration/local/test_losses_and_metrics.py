@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import raydpzv
+from raydpzv.audit.canaries import Canary, chosen, neighbour
 from raydpzv.compare.compare_methods import compare
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.prepare import prepare
@@ -271,3 +272,38 @@ def test_losses_and_metrics_that_do_not_fit_parties_are_refused(more, complaint)
     settings = {"loss": "squared_error", "embedding": 2, "updates": 2} | more
     with pytest.raises(InputError, match=complaint):
         prepare(raydpzv.vertical("linear", VIEWS, Y, **settings))
+
+
+def test_settings_about_classes_do_not_go_with_numbers(folder):
+    with pytest.raises(
+        SpecError, match=r'data\.classes: is about classes, and model\.loss = "squared_error"'
+    ):
+        raydpzv.load("prices.toml", ["data.classes=['low', 'high']"])
+    with pytest.raises(SpecError, match=r"users\.labels: is about classes"):
+        raydpzv.load("digits_users", ["model.loss=multi_label", "users.labels=1"])
+
+
+def test_columns_that_are_not_there_are_named_with_the_nearest(folder):
+    for change, complaint in (
+        (
+            "split.parties={bank=['incme'], shop=['visits']}",
+            'bank wants column "incme".*Did you mean "income"',
+        ),
+        ("data.target=['price', 'rnt']", 'no column "rnt" to predict. Did you mean "rent"'),
+        ("split.parties={bank=['price'], shop=['visits']}", '"price", which data.target names'),
+    ):
+        with pytest.raises((DataError, SpecError), match=complaint):
+            prepare(raydpzv.load("prices.toml", [change]))
+
+
+@pytest.mark.parametrize("kind", ["label", "features"])
+def test_an_audit_changes_a_label_that_is_a_number(folder, kind):
+    prepared = prepare(raydpzv.load("prices.toml", ["data.validation_fraction=0"]))
+    canary = Canary(5, int(prepared.numbers[5]), kind)
+    changed = neighbour(prepared, [canary])
+    moved = changed.server.y_train - prepared.server.y_train
+    assert not np.delete(moved, 5, 0).any()
+    assert moved[5].tolist() == ([50, 50] if kind == "label" else [0, 0])
+    assert Canary(5, 5, "label").label(np.array([0.0, 1.0]), 2).tolist() == [1, 0]
+    with pytest.raises(SpecError, match="new_label"):
+        chosen(prepared, "replace", count=2, kinds=["new_label"], new_labels=True)
