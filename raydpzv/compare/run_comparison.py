@@ -19,7 +19,7 @@ from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
+from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly, check_count
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
@@ -46,6 +46,9 @@ class PoolOptions:
     jobs: int | None = None
     address: str | None = None
     verbose: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("jobs", self.jobs)
 
 
 def check_ready(comparison: Comparison) -> None:

@@ -43,6 +43,7 @@ def test_clients_share_actors_and_lists_add_up(small):
     [
         ("resources.client_gpus=1.5", "1.5 GPUs asked; above 1 a share must be a whole number"),
         ("resources.server_gpus=0.00001", "below Ray's resolution"),
+        ("resources.server_cpus=0.00001", "below Ray's resolution"),
         ("resources.client_gpus=0.6", "4 actors ask 2.4 GPU in all .*, the cluster has 1"),
         ("resources.server_cpus=3", "CPU in all .server 3, .*, the cluster has 2"),
     ],

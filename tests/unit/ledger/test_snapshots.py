@@ -31,6 +31,18 @@ def assert_kept(found, version: int) -> None:
 
 
 @pytest.mark.parametrize("folder", [None, "ledger"])
+def test_those_before_a_version_are_forgotten_and_no_others(tmp_path, folder):
+    ledger = fill(Ledger.create(tmp_path / folder if folder else None, HEADER), 30)
+    for name, version in (("shared", 10), ("shared", 20), ("client 3", 5)):
+        ledger.save_snapshot(name, version, arrays(version))
+    ledger.forget_snapshots("shared", 20)
+    assert ledger.load_snapshot("shared", 19) is None
+    assert_kept(ledger.load_snapshot("shared", 20), 20)
+    assert_kept(ledger.load_snapshot("client 3", 5), 5)
+    ledger.close()
+
+
+@pytest.mark.parametrize("folder", [None, "ledger"])
 def test_the_newest_that_is_not_too_new(tmp_path, folder):
     ledger = fill(Ledger.create(tmp_path / folder if folder else None, HEADER), 30)
     for version in (0, 10, 9, 20):

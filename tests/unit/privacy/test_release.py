@@ -9,7 +9,7 @@ import pytest
 import raydpzv
 from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.privacy.claims import Claim
-from raydpzv.privacy.release import ReleasePlan, Spent, verdict
+from raydpzv.privacy.release import ReleasePlan, Spent, default_delta, verdict
 from tests.helpers.public_data import PUBLIC
 
 MEAN = ("privacy={mode='paper', sigma=1.0, delta=1e-5, clip=1.0}",)
@@ -105,3 +105,8 @@ def test_nor_if_the_seed_tells_the_batches() -> None:
     seeded = setting(*POISSON, "method.coins=seed")
     assert external(seeded).epsilon == client(seeded).epsilon > external(setting(*POISSON)).epsilon
     assert "seed" in external(seeded).note
+
+
+@pytest.mark.parametrize("rows", [1, 1437, 60_000])
+def test_the_default_delta_lets_no_record_be_published_whole(rows: int) -> None:
+    assert default_delta(rows) * rows == pytest.approx(0.1)

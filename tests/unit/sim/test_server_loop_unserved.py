@@ -75,6 +75,12 @@ def test_an_upload_after_the_end_is_charged_but_not_served(privacy_filter, charg
     assert rows["service"].num_rows == 0
 
 
+def test_a_release_that_only_the_ledger_knows_is_charged_without_rows():
+    counts = CountingGuard(True)
+    ServerLoop(ToyServer(2), counts, Recorder(), Budget()).released(1)
+    assert counts.charged == [(1, 0, 1)]
+
+
 class FailingServer(ToyServer):
     """Fails at its second upload."""
 

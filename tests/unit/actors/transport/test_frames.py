@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.transport import frames
-from raydpzv.errors import RunError, TransportError
+from raydpzv.errors import InputError, Lost, RunError, TransportError
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.sim.interfaces import Activation
@@ -54,6 +54,13 @@ def test_an_answer_arrives_as_it_was_sent(over, client, round, promised, version
     )
     for answer in (Answer(order, over), Answer(None, over)):
         assert same(frames.read_answer(memoryview(b"".join(frames.answered(answer)))), answer)
+
+
+def test_a_servers_error_arrives_as_it_was_raised():
+    for raised in (Lost("the ledger is gone", "the ledger"), InputError("wanted one, got two")):
+        with pytest.raises(type(raised), match=str(raised)) as caught:
+            frames.read_answer(memoryview(b"".join(frames.failed(raised))))
+        assert getattr(caught.value, "actor", "") == getattr(raised, "actor", "")
 
 
 @given(st.binary(max_size=100))
