@@ -50,7 +50,7 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
                 )
                 look = plots.line(i) | ({"linestyle": plots.GAPS} if covers else {})
                 _histogram(ax, a[client], used, None if len(drawn) == 1 else look)
-        ax.set_title(label(client, names), loc="left", fontsize=9.5, color=plots.INK)
+        ax.set_title(label(client, names), loc="left", y=1, fontsize=9.5, color=plots.INK)
     for ax in axes.flat[len(shown) :]:
         ax.set_axis_off()
     _age_axis(axes[0, 0], used)
@@ -143,7 +143,7 @@ def _histogram(ax: Axes, ages: metrics.ClientStaleness, used: int, look: dict[st
     plots.outline(ax, share, edges, look)
     if look is None:
         note = f"mean {text.short(ages.mean)}, max {ages.max:,}" if total else "never used"
-        ax.set_title(note, loc="right", fontsize=8.5, color="#666666")
+        ax.set_title(note, loc="right", y=1, fontsize=8.5, color="#666666")
 
 
 def _age_axis(ax: Axes, used: int) -> None:

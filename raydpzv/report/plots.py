@@ -125,8 +125,8 @@ def line(index: int) -> Look:
 
 
 def head(ax: Axes, title: str) -> None:
-    """Set a left-aligned title."""
-    ax.set_title(title, loc="left", fontsize=11, color=INK, fontweight="bold")
+    """Set a left-aligned title, at a height that need not be searched."""
+    ax.set_title(title, loc="left", y=1, fontsize=11, color=INK, fontweight="bold")
 
 
 def percents(ax: Axes, decimals: int | None = None) -> None:
