@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -12,8 +12,11 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from actors.actor_reuse import end_survivors
+from actors.cluster import OBJECT_STORE, connected
 from actors.remote import actor_of, get, lost
+from actors.reservation import Reservation
 from actors.restarts import RestartFromCheckpoint, Restarts
+from actors.shares import Place, Plan
 from actors.skew_probe import offsets
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
@@ -335,6 +338,22 @@ class Driver:
             if not is_ray_error(error):
                 raise
             return otherwise
+
+
+@contextmanager
+def placed(
+    options: RunOptions, place: Place | None, room: int, plan: Callable[[Mapping[str, float]], Plan]
+) -> Iterator[Reservation]:
+    """Join or start a Ray and reserve a place for a run's actors, if none is given, while the block runs.
+
+    room: bytes of its object store, if it is started; plan: of the actors, on what the cluster has.
+    """
+    options.watch.status(Status(stage=STARTING_RAY))
+    with connected(options.address, verbose=options.verbose, object_store_memory=OBJECT_STORE + room):
+        import ray
+
+        with Reservation(lambda: plan(ray.cluster_resources()), options, place) as reservation:
+            yield reservation
 
 
 def drive(

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from actors.actor_reuse import end, keep_survivors, start
-from actors.cluster import OBJECT_STORE, connected
-from actors.driver import LOOK, STARTING_RAY, Driver, RunHooks, drive, translated
+from actors.driver import LOOK, Driver, RunHooks, drive, placed, translated
 from actors.horizontal.client_group_pool import ClientGroupPool, share_of
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_actor import ledger_actor
@@ -44,21 +43,18 @@ class _ActorSet:
 
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Place | None = None) -> Run:
     """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
-    options.watch.status(Status(stage=STARTING_RAY))
     hosts = prepared.spec.resources.hosts
-    room = OBJECT_STORE + prepared.object_store_bytes((os.cpu_count() or 1) if hosts == "auto" else hosts)
-    with connected(options.address, verbose=options.verbose, object_store_memory=room):
-        import ray
+    room = prepared.object_store_bytes((os.cpu_count() or 1) if hosts == "auto" else hosts)
 
-        def planned() -> Plan:
-            return with_hosts_memory(plan_hosts(prepared.spec, ray.cluster_resources()), prepared.engine)
+    def planned(total: Mapping[str, float]) -> Plan:
+        return with_hosts_memory(plan_hosts(prepared.spec, total), prepared.engine)
 
-        with Reservation(planned, options, place) as reservation:
+    with placed(options, place, room, planned) as reservation:
 
-            def actor_set(goes_on: PreparedHorizontal) -> AbstractContextManager[_ActorSet]:
-                return _actor_set(goes_on, reservation, options)
+        def actor_set(restarted: PreparedHorizontal) -> AbstractContextManager[_ActorSet]:
+            return _actor_set(restarted, reservation, options)
 
-            return drive(prepared, options, actor_set, _driver)
+        return drive(prepared, options, actor_set, _driver)
 
 
 def _driver(prepared: PreparedHorizontal, actor_set: _ActorSet, hooks: RunHooks) -> _Driver:

@@ -45,7 +45,6 @@ class SocketConnection:
                 raise stalled(self._timeout, awaited) from None
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 
@@ -57,7 +56,6 @@ class CallConnection:
         self._name = secrets.token_hex(8)
 
     def ask(self, frame: Sequence[bytes], awaited: str) -> memoryview:
-        """Call with a frame and return the answer's."""
         answer = get(self._actor.ask.remote(self._name, self._hello, tuple(frame)), self._timeout, awaited)
         return memoryview(b"".join(answer))
 

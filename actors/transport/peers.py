@@ -84,13 +84,11 @@ class CallPeers:
         self._actors, self._timeout = list(actors), timeout
 
     def send(self, actor: int, task: Task) -> Task:
-        """Call the actor; returns at once."""
         task.call = self._actors[actor].process.remote(tuple(task.frame))
         task.frame = ()
         return task
 
     def result(self, actor: int, task: Task) -> Any:
-        """Wait for a call's result."""
         if task.outcome is None:
             answer = get(task.call, self._timeout, task.awaited)
             task.outcome = task.read(memoryview(b"".join(answer)))

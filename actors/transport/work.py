@@ -56,7 +56,6 @@ class KnownTail(Tail):
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes on the wire of the full message."""
         return self.size
 
 

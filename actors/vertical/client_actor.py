@@ -119,7 +119,6 @@ class ClientActor(TaskPort):
         return frames.dump_upload(Upload(client, 0, state)), applied
 
     def parameters(self, client: int) -> np.ndarray:
-        """Return a client's parameters."""
         return self._roles[client].parameters()
 
 

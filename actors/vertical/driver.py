@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.cluster import OBJECT_STORE, connected
-from actors.driver import (
-    STARTING_RAY,
-    Driver,
-    RunHooks,
-    drive,
-    translated,
-)
+from actors.driver import Driver, RunHooks, drive, placed, translated
 from actors.ledger_actor import ledger_actor
 from actors.memory_needs import with_memory
 from actors.placement import plan
@@ -125,20 +118,16 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions, place: Place
         raise SpecError(
             "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
         )
-    options.watch.status(Status(stage=STARTING_RAY))
-    room = OBJECT_STORE + experiment.nbytes
-    with connected(options.address, verbose=options.verbose, object_store_memory=room):
-        import ray
 
-        def planned() -> Plan:
-            return with_memory(plan(spec, ray.cluster_resources()), experiment)
+    def planned(total: Mapping[str, float]) -> Plan:
+        return with_memory(plan(spec, total), experiment)
 
-        with Reservation(planned, options, place) as reservation:
+    with placed(options, place, experiment.nbytes, planned) as reservation:
 
-            def actor_set(goes_on: PreparedVertical) -> AbstractContextManager[ActorSet]:
-                return _actor_set(goes_on, reservation, options)
+        def actor_set(restarted: PreparedVertical) -> AbstractContextManager[ActorSet]:
+            return _actor_set(restarted, reservation, options)
 
-            return drive(experiment, options, actor_set, _Driver)
+        return drive(experiment, options, actor_set, _Driver)
 
 
 @contextmanager

@@ -141,7 +141,6 @@ class VerticalServerActor(ServerActor):
                 raise
 
     def wait(self, client: int, seconds: float, warm_up: bool) -> Answer:
-        """Wait for an order for this client."""
         return self._open(warm_up).wait(client, seconds)
 
     def finish(self, client: int, applied: float, warm_up: bool) -> None:
@@ -203,7 +202,6 @@ class VerticalServerActor(ServerActor):
             self._ledger.close()
 
     def parameters(self) -> np.ndarray:
-        """Return the head's parameters."""
         return self._role.parameters()
 
     def local_parameters(self, client: int) -> np.ndarray:

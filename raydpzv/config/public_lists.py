@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from raydpzv.foreign import is_foreign
 from raydpzv.registry import DATA_SOURCES, LOSSES
-from raydpzv.settings.sections import DataSection
+from raydpzv.settings.sections_data import DataSection
 
 
 @dataclass(frozen=True)

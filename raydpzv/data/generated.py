@@ -30,7 +30,7 @@ from raydpzv.keys import Key
 from raydpzv.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
-    from raydpzv.settings.sections import DataSection
+    from raydpzv.settings.sections_data import DataSection
     from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 
 MOST_CELLS = 1 << 28

@@ -36,7 +36,7 @@ from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
 
 if TYPE_CHECKING:
-    from raydpzv.settings.sections import DataSection
+    from raydpzv.settings.sections_data import DataSection
 
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _INNER = "amazon_review_polarity_csv"

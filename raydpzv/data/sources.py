@@ -19,7 +19,7 @@ from raydpzv.registry import DATA_SOURCES, LOSSES
 if TYPE_CHECKING:
     from raydpzv.data.table import Split, Table
     from raydpzv.keys import Key
-    from raydpzv.settings.sections import DataSection
+    from raydpzv.settings.sections_data import DataSection
     from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 
 

@@ -40,6 +40,8 @@ from raydpzv.zo.update import Step, Steps
 
 EVALUATED_ROWS = 512
 """Held-out rows per call: bounds the activations' memory."""
+KEPT_FLOATS = 1 << 23
+"""Elements of an upload's directions up to which they are kept for the step along them: 32 MiB a client."""
 _NO_NOISE = np.empty(0, np.float32)
 
 
@@ -61,6 +63,7 @@ _put = kernel("put")
 _row_gradients = kernel("row_gradients")
 _row_slopes = kernel("row_slopes")
 _score = kernel("score")
+_step_along = kernel("step_along")
 _two_point_service = kernel("two_point_service")
 _zeroth_order_head = kernel("zeroth_order_head")
 _zeroth_order_steps = kernel("zeroth_order_steps")
@@ -112,6 +115,30 @@ def _descend_along(own: _Parameters, steps: Steps, momentum: float, law: int) ->
     _zeroth_order_steps(own.flat, own.velocity, all_of_them, float(momentum), law)
 
 
+class _Directions:
+    """The directions u of a party's last upload before their factors: float32 [P, d] and float64 [P], by their seeds.
+
+    Of more than `KEPT_FLOATS` elements none is kept: there is room for one at a time.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._seeds = size, np.empty(0, np.uint64)
+        self.z, self.factors = np.empty((0, size), np.float32), np.empty(0)
+
+    def made(self, seeds: np.ndarray) -> bool:
+        """Return whether these are the ones that are kept."""
+        return len(self.z) == len(seeds) and np.array_equal(seeds, self._seeds)
+
+    def room(self, seeds: np.ndarray) -> np.ndarray:
+        """Return where to make these, [P or 1, d]; `factors` has room for theirs."""
+        count = len(seeds)
+        if len(self.factors) != count:
+            keeps = 0 < count * self._size <= KEPT_FLOATS
+            self.z, self.factors = np.empty((count if keeps else 0, self._size), np.float32), np.empty(count)
+        self._seeds = seeds
+        return self.z if len(self.z) else np.empty((1, self._size), np.float32)
+
+
 class CompiledBottom:
     """A bottom model at its client's features [D, ...] and [N, ...]; see `raydpzv.engine.split_model.Bottom`."""
 
@@ -129,6 +156,7 @@ class CompiledBottom:
         self._law = LAWS[training.rule.law] if training.rule else 0
         self._x_train, self._x_test = _flattened(x_train), _flattened(x_test)
         self._acts: np.ndarray | None = None
+        self._directions = _Directions(network.size)
 
     @property
     def size(self) -> int:
@@ -150,9 +178,11 @@ class CompiledBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        own = self._parameters
+        own, kept, of = self._parameters, self._directions, np.array(seeds, np.uint64)
         out = np.empty((len(amounts), len(seeds), len(ids), own.network.widths[-1]), np.float32)
-        directions = (np.array(seeds, np.uint64), self._law, np.array(amounts, np.float64))
+        made = kept.made(of)
+        room = kept.z if made else kept.room(of)
+        directions = (of, self._law, np.array(amounts, np.float64), made, room, kept.factors)
         _embed_along(self._x_train, _rows(ids), own.net(), directions, self._clip, out)
         return out
 
@@ -180,7 +210,12 @@ class CompiledBottom:
 
     def descend(self, steps: Steps) -> None:
         assert self._training.rule is not None
-        _descend_along(self._parameters, steps, self._training.rule.momentum, self._law)
+        own, kept, momentum = self._parameters, self._directions, float(self._training.rule.momentum)
+        if len(steps) == 1 and kept.made(steps.seeds[0]):
+            step = (steps.scalars[0], float(steps.lrs[0]))
+            _step_along(own.flat, own.velocity, (kept.z, kept.factors), step, momentum)
+        else:
+            _descend_along(own, steps, momentum, self._law)
 
     def state(self) -> np.ndarray:
         return self._parameters.state()

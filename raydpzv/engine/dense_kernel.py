@@ -10,7 +10,7 @@ width, plus a bias.
 
 numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py` or
 `raydpzv/engine/product_kernel.py`, touch this file too.
-Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int and float, and these tuples:
+Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int, bool and float, and these tuples:
 
 | tuple      | holds                                                                                          |
 |------------|------------------------------------------------------------------------------------------------|
@@ -44,8 +44,8 @@ _NO, _YES, _START, _NEXT = np.bool_(False), np.bool_(True), _i64(0), _i64(1)
 """Arguments of internal functions, which numba compiles anew for every literal."""
 _TILE = _generator._TILE
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
-_BLOCK = 128
-"""Rows whose losses are computed together."""
+_BLOCK, _SQUARE = 128, 16
+"""Rows whose losses are computed together, and sides of the squares in which an array is turned."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -192,6 +192,17 @@ def _forward(net, acts, noise):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _turn(x, to):  # type: ignore[no-untyped-def]
+    """to[b, i] = x[i, b], in squares whose lines stay in the first cache."""
+    rows, width = to.shape
+    for first_i in range(0, width, _SQUARE):
+        for first_b in range(0, rows, _SQUARE):
+            for b in range(first_b, min(first_b + _SQUARE, rows)):
+                for i in range(first_i, min(first_i + _SQUARE, width)):
+                    to[b, i] = x[i, b]
+
+
+@compiled
 def _backprop(net, acts, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
     """Add the parameters' gradient to `gradient` [d], row after row; delta [2, widest, B]: that of the outputs.
 
@@ -209,14 +220,13 @@ def _backprop(net, acts, delta, gradient, for_inputs):  # type: ignore[no-untype
                 delta[1, i, b] = delta[0, i % classes, b]
         return 1
     at, now = flat.shape[0], 0
-    by_row = np.empty((rows, acts.shape[1]), np.float32)
+    room = np.empty(rows * acts.shape[1], np.float32)
     for layer in range(sizes.shape[0] - 2, -1, -1):
         before, after = sizes[layer], sizes[layer + 1]
         at -= (before + 1) * after
         x, d, to = acts[layer], delta[now], delta[1 - now]
-        for b in range(rows):
-            for i in range(before):
-                by_row[b, i] = x[i, b]
+        by_row = room[: rows * before].reshape(rows, before)
+        _turn(x, by_row)
         for o in range(after):
             total = _ZERO
             for b in range(rows):
@@ -255,19 +265,19 @@ def _descend(flat, velocity, gradient, lr, momentum):  # type: ignore[no-untyped
 def _direction(z, seed, law):  # type: ignore[no-untyped-def]
     """Fill z float32 [d] with a direction before its factor, and return that: 1, or √d / ‖z‖ on the sphere."""
     size = z.shape[0]
-    for i in range(size):
-        z[i] = _ZERO
     if law == _RADEMACHER:
+        z[:] = _ZERO
         _generator.add_signs(z, z, seed, _ONE, _START)
-        return 1.0
-    _generator.add_direction(z, z, seed, _ONE, _START)
-    if law == _GAUSSIAN:
         return 1.0
     lanes = np.zeros(min(_TILE, size), np.float64)  # in the order of the generator's `squared_norm`
     for first in range(0, size, _TILE):
         tile = z[first : first + _TILE]
+        tile[:] = _ZERO
+        _generator.add_direction(tile, tile, seed, _ONE, first)
         for i in range(tile.shape[0]):
             lanes[i] += _f64(tile[i]) * _f64(tile[i])
+    if law == _GAUSSIAN:
+        return 1.0
     total = 0.0
     for i in range(lanes.shape[0]):
         total += lanes[i]
@@ -335,21 +345,47 @@ def bottom_step(net, learning, acts, gradient_BE, limit, l2):  # type: ignore[no
 def embed_along(source, ids, net, directions, limit, out):  # type: ignore[no-untyped-def]
     """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once.
 
-    directions: seeds, their law, and amounts.
+    directions: seeds, their law, amounts, whether z holds them all already, and z float32 [P or 1, d] and factors
+    float64 [P], which are filled with the directions (of one row: with the last) before their factors, and with these.
     """
-    (flat, sizes, inputs, widest), (seeds, law, amounts) = net, directions
-    z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
-    none, moved = np.empty(0, np.float32), (w, sizes, inputs, widest)
-    acts = _activations(net, ids.shape[0])
+    (flat, sizes, inputs, widest), (seeds, law, amounts, made, z, factors) = net, directions
+    w, none = np.empty(flat.shape[0], np.float32), np.empty(0, np.float32)
+    moved, acts = (w, sizes, inputs, widest), _activations(net, ids.shape[0])
     _gather(source, ids, acts[0])
     for p in range(seeds.shape[0]):
-        factor = _direction(z, seeds[p], law)
+        of = z[min(p, z.shape[0] - 1)]
+        if not made:
+            factors[p] = _direction(of, seeds[p], law)
         for a in range(amounts.shape[0]):
-            c = _f32(amounts[a] * factor)
+            c = _f32(amounts[a] * factors[p])
             for i in range(flat.shape[0]):
-                w[i] = flat[i] + c * z[i]
+                w[i] = flat[i] + c * of[i]
             _forward(moved, acts, none)
             _put_out(_outputs(net, acts), sizes[-1], limit, out[a, p])
+
+
+@compiled
+def step_along(flat, velocity, directions, step, momentum):  # type: ignore[no-untyped-def]
+    """The step of `zeroth_order_steps` along directions that are there: z [P, d] and factors [P] of `embed_along`."""
+    (z, factors), (scalars, lr) = directions, step
+    count, moving = z.shape[0], velocity.shape[0] > 0
+    target, beta, down = velocity if moving else flat, _f32(momentum), _f32(-lr)
+    coefficients = np.empty(count, np.float32)
+    for p in range(count):
+        amount = -scalars[p] / count if moving else lr * scalars[p] / count
+        coefficients[p] = _f32(amount * factors[p])
+    for first in range(0, flat.shape[0], _TILE):  # which stays in the first cache
+        last = min(first + _TILE, flat.shape[0])
+        if moving:
+            for i in range(first, last):
+                velocity[i] *= beta
+        for p in range(count):
+            c, of = coefficients[p], z[p]
+            for i in range(first, last):
+                target[i] -= c * of[i]
+        if moving:
+            for i in range(first, last):
+                flat[i] += down * velocity[i]
 
 
 @compiled

@@ -28,6 +28,7 @@ from raydpzv.experiment.initial_model import (
     checked_records,
     refuse_options,
 )
+from raydpzv.experiment.prepare import check_functions
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
@@ -243,6 +244,7 @@ def vertical_parties(
     for client in first_of.values():
         client.check()
     server.check()
+    check_functions(spec, server.y_held_out, server.outputs)
     resolved = _with_engine(spec, clients, server)
     return tuple(replace(client, spec=resolved) for client in clients), replace(server, spec=resolved)
 

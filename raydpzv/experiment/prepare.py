@@ -38,7 +38,8 @@ from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
 from raydpzv.registry import DATA_SOURCES, LOSSES, PREPARERS
 from raydpzv.settings.fields import per_client
-from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
+from raydpzv.settings.sections import CommonSections, SplitSection
+from raydpzv.settings.sections_data import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
 from raydpzv.sim.delays import DelayModel

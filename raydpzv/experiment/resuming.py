@@ -130,7 +130,7 @@ def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time
 
 
 def resuming(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
-    """Return what continues a run, without a look at a storage of its folder.
+    """Return what continues a run, also one that a storage has.
 
     It resumes from its last checkpoint. Without one a horizontal run starts again, to the same bits; of a vertical one
     everything on record is computed again, bit for bit (that takes its time): beside the record or, with `in_place`,

@@ -69,7 +69,6 @@ class StopAt:
         self._reached = self._until is not None and updates >= self._until
 
     def is_set(self) -> bool:
-        """Return whether the run is to end."""
         return self._reached or self._stop.is_set()
 
 

@@ -356,7 +356,6 @@ class UserAccount(ReleaseAccount):
         self._sent[:] = self._releases
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Return, before a silo's sum is sent, whether it would take ε above the limit."""
         if not self._opens(event):
             return False
         drawn = self._drawn.after(self._users(event), 1) if self._drawn else self._releases + 1

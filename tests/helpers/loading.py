@@ -9,7 +9,7 @@ import pytest
 from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split
 from raydpzv.keys import Key
-from raydpzv.settings.sections import DataSection
+from raydpzv.settings.sections_data import DataSection
 
 KEY = Key(3)
 _OF_RUNS = ("key", "owners", "strangers", "holders")

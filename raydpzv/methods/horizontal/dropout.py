@@ -84,7 +84,6 @@ class AvailableSilos(Cohorts):
     rate: float = 1.0
 
     def draw(self, round: int) -> np.ndarray:
-        """Return who takes part in round 1, 2, ...: int64 [A], ascending."""
         draws_S = (self.key / "available silos" / round).generator().random(self.clients)
         return np.flatnonzero(draws_S <= max(self.rate, np.sort(draws_S)[self.size - 1]))
 

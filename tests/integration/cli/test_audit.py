@@ -106,7 +106,7 @@ def test_noise_that_is_small_beside_whole_numbers_is_not_falsified_for_that(tmp_
         assert 0.9 < found["noise"]["deviation_up"] < 1.3
 
 
-def test_a_head_that_learns_without_noise_is_falsified_in_sound_mode(monkeypatch, tmp_path):
+def test_a_head_that_learns_without_noise_is_falsified_in_proved_mode(monkeypatch, tmp_path):
     honest = audited(made(tmp_path / "honest", "digits_private", *JOINT), "--row", 3)
     assert honest["verdict"] == "not falsified"
     (canary,) = honest["canaries"]

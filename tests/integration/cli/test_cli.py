@@ -237,7 +237,7 @@ def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
-def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_go_on(tmp_path, clock):
+def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_continue(tmp_path, clock):
     folder = tmp_path / "run"
     process = start(folder, "--set", f"clock.kind={clock}", "--set", "arrivals.rate=30")
     process.send_signal(signal.SIGINT)
@@ -253,7 +253,7 @@ def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_go_on(tmp_path, clock):
 
 
 @pytest.mark.parametrize(("clock", "runner"), [("wall", "ray"), ("virtual", "local")])
-def test_real_time_goes_on_with_the_runner_that_made_it(tmp_path, monkeypatch, clock, runner):
+def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch, clock, runner):
     """Else the times of its legs would be those of two machines; virtual time is the same with any."""
     changes = [f"clock.kind={clock}", "arrivals.rate=200", "budget.updates=4000"]
 

@@ -133,7 +133,7 @@ def test_a_changed_scenario_is_still_found_out(run):
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_a_comparison_goes_on_where_its_data_have_moved(run, tmp_path):
+def test_a_comparison_continues_where_its_data_have_moved(run, tmp_path):
     """A run that was begun, and those that were not, are made with the data where they are now."""
     root = tmp_path / "compared"
     command = ("compare", tmp_path / "mine" / "s.toml", "--seeds", "1", "--runner", "local", "--out", root)

@@ -30,7 +30,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_a_stopped_run_goes_on_to_the_bits_of_one_that_was_not(whole, tmp_path):
+def test_a_stopped_run_continues_to_the_bits_of_one_that_was_not(whole, tmp_path):
     stop, progress = stop_after(25)
     scenarios.run(scenarios.load("digits_dpzv", CHANGES), tmp_path / "run", progress=progress, stop=stop)
     assert summary(tmp_path / "run")["updates"] == 25

@@ -137,7 +137,7 @@ def test_every_trial_is_the_run_of_its_scenario_from_the_start(free, place):
     assert len({row["digest"] for row in said["trials"]}) > 1
 
 
-def test_rows_say_who_went_on_from_whom_and_what_was_copied(free):
+def test_rows_say_who_continued_from_whom_and_what_was_copied(free):
     _, folder = free
     made = [(turn.updates, e) for turn in turns(folder) for e in turn.exploits]
     table = pq.read_table(folder / "trials.parquet").to_pylist()
@@ -160,7 +160,7 @@ def test_a_search_that_is_complete_says_no_decision_again(free):
     assert "continues from trial" not in done.stderr
 
 
-def test_epsilon_counts_all_legs_and_that_of_the_search_all_trials(noised, place):
+def test_epsilon_counts_all_segments_and_that_of_the_search_all_trials(noised, place):
     said, folder = noised
     path = twice_changed(folder)
     row = said["trials"][int(path.name)]
@@ -210,7 +210,7 @@ def test_after_an_exploit_trial_and_donor_draw_noise_of_their_own(noised):
 
 
 @pytest.mark.parametrize("moment", ["0001/summary.json", "*.until-*"])
-def test_killed_at_any_moment_it_goes_on_to_the_same_table(free, place, moment):
+def test_killed_at_any_moment_it_continues_to_the_same_table(free, place, moment):
     _, whole = free
     folder = place / f"killed-{len(moment)}"
     words = [*POPULATION, *(w for change in (*SHORT, *FREE) for w in ("--set", change)), *ALONE]
@@ -254,7 +254,7 @@ def test_a_fork_that_was_broken_off_is_made_again_whole(base, place, monkeypatch
 
 @pytest.mark.parametrize("who", ["trial", "donor"])
 @pytest.mark.parametrize("left", ["summary.json", "rows", "ledger"])
-def test_a_trial_that_was_gone_on_with_alone_ends_the_search(base, place, who, left):
+def test_a_trial_that_was_continued_with_alone_ends_the_search(base, place, who, left):
     """Also where a kill left of that its rows, or its ledger, alone."""
     folder = shutil.copytree(base, place / f"alone-{who}-{left}")
     plan = read_search(folder / "search.toml")
@@ -318,7 +318,7 @@ def test_trials_that_did_not_release_alike_end_the_search(base, place, monkeypat
 
 
 @pytest.mark.parametrize("scenario", ["digits_dpzv", "digits_decomfl", "decomfl_async"])
-def test_a_run_that_stands_is_told_to_stand_there_and_goes_on_to_the_same_bits(place, scenario):
+def test_a_run_that_stands_is_told_to_stand_there_and_continues_to_the_same_bits(place, scenario):
     """As after a kill between a checkpoint and the summary."""
     quiet = () if scenario != "digits_dpzv" else FREE
     spec = scenarios.load(scenario, [*SHORT, *quiet, "budget.updates=20", "budget.seconds=1e6"])
@@ -331,7 +331,7 @@ def test_a_run_that_stands_is_told_to_stand_there_and_goes_on_to_the_same_bits(p
     assert RunFolder(path).summary()["digest"] == raydpzv_run(spec).summary["digest"]
 
 
-def test_a_leg_counts_as_made_with_its_evaluation_alone(base, place):
+def test_a_segment_counts_as_made_with_its_evaluation_alone(base, place):
     folder = shutil.copytree(base, place / "unevaluated")
     plan = read_search(folder / "search.toml")
     assert to_go(folder, plan, INTERVAL) == []
@@ -341,7 +341,7 @@ def test_a_leg_counts_as_made_with_its_evaluation_alone(base, place):
     assert [trial.number for trial in to_go(folder, plan, INTERVAL + 5)] == [0, 1, 2, 3]
 
 
-def test_a_trial_that_diverges_goes_on_from_another(place):
+def test_a_trial_that_diverges_continues_from_another(place):
     """Most step sizes of the space are far too large."""
     space = "method.lr.choice = [0.003, 0.01, 1e9, 1e10]\n"
     said = trained(place / "diverging", "digits_dpzv", space, *FREE)

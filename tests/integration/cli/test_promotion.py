@@ -84,7 +84,7 @@ def test_decisions_are_by_the_curves_of_whole_runs_and_end_with_who_stays(promot
         )
 
 
-def test_who_goes_on_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_has_others(
+def test_who_continues_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_has_others(
     promoted, full, place
 ):
     said, folder = promoted
@@ -120,7 +120,7 @@ def test_runs_of_all_kinds_pause_at_rungs_and_reach_the_same_bits(place, scenari
 
 
 @pytest.mark.parametrize("moment", ["runs/0006/scenario.toml", "decisions.jsonl"])
-def test_killed_at_any_moment_it_goes_on_to_the_same_table(promoted, place, moment):
+def test_killed_at_any_moment_it_continues_to_the_same_table(promoted, place, moment):
     """One at a time, who goes on follows from the results alone."""
     _, whole = promoted
     folder = place / f"killed-{len(moment)}-{moment[8]}"
@@ -129,7 +129,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_table(promoted, place, mome
     check_goes_on(folder, whole)
 
 
-def test_what_was_promoted_before_a_kill_goes_on_first_and_stays_promoted(promoted, place, monkeypatch):
+def test_what_was_promoted_before_a_kill_continues_first_and_stays_promoted(promoted, place, monkeypatch):
     """Also where its results would say otherwise now."""
     folder = place / "promoted"
     plan, ended = read_search(promoted[1] / "search.toml"), promotion.Promotion.ended

@@ -232,7 +232,7 @@ def test_what_may_not_leave_is_refused_with_the_reason(made, small, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_published_is_no_run_to_go_on_with_or_to_run_again(made, tmp_path):
+def test_what_was_published_is_no_run_to_continue_with_or_to_run_again(made, tmp_path):
     *_, public = made
     bare = shutil.copytree(public, tmp_path / "bare", ignore=shutil.ignore_patterns("ledger"))
     assert "too little to continue from or to run again" in complaint(call("replay", bare))

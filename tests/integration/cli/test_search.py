@@ -83,7 +83,7 @@ def test_a_trial_is_the_run_with_its_settings_and_the_best_file_is_the_best_tria
         assert json.loads(alone.stdout)["digest"] == row["digest"], scenario
 
 
-def test_a_search_killed_at_any_moment_goes_on_with_the_same_table(searched, place):
+def test_a_search_killed_at_any_moment_continues_with_the_same_table(searched, place):
     """In a process of its own, killed with kill -9 once its second trial has begun to write."""
     _, whole = searched
     folder = place / "killed"
@@ -102,7 +102,7 @@ def test_a_search_killed_at_any_moment_goes_on_with_the_same_table(searched, pla
     assert rows(folder) == rows(whole)
 
 
-def test_going_on_with_a_whole_search_runs_nothing(searched):
+def test_continuing_with_a_whole_search_runs_nothing(searched):
     _, folder = searched
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
     assert raydpzv("resume", folder, "--quiet").exit_code == 0
@@ -229,7 +229,7 @@ def test_a_trial_that_misses_the_pace_of_the_wall_clock_is_warned_of(place):
     assert "uploads a second came" in row["pace"]
 
 
-def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
+def test_a_search_that_learns_continues_where_it_was_killed(place, monkeypatch):
     """Whatever chooses its trials: what stands here in Optuna's place goes by the outcomes alone."""
     (place / "learns.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
 

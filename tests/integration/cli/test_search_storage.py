@@ -68,7 +68,7 @@ def rows(folder):
     return [str(row) for row in table.drop_columns(["seconds"]).to_pylist()]
 
 
-def test_a_search_goes_on_on_another_machine_to_the_same_table(uri, monkeypatch):
+def test_a_search_continues_on_another_machine_to_the_same_table(uri, monkeypatch):
     call(*SEARCH, *SEEDED, "--out", "whole")
     lost(monkeypatch, *SEARCH, *SEEDED, "--out", "lost", "--storage", uri)
     shutil.rmtree("lost")

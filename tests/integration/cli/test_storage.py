@@ -51,7 +51,7 @@ def stopped(uri, folder, at=25):
         run_local(prepare(spec), RunOptions(folder, storage=uploader, progress=progress, stop=stop))
 
 
-def test_one_line_begins_goes_on_and_shows_wherever_it_is_started(uri):
+def test_one_line_begins_continues_and_shows_wherever_it_is_started(uri):
     digest = scenarios.run(scenarios.load("digits_dpzv", CHANGES)).summary["digest"]
     line = (*RUN, "--storage", uri, "--or-resume")
     stopped(uri, Path("first"))
@@ -89,7 +89,7 @@ def test_a_place_that_holds_a_search_or_other_things_is_left_as_it_is(uri, tmp_p
     assert not Path("first").exists()
 
 
-def test_a_storage_is_gone_on_with_by_its_uri_and_by_its_folder(uri):
+def test_a_storage_is_continued_with_by_its_uri_and_by_its_folder(uri):
     stopped(uri, Path("first"))
     assert call("resume", uri, "--out", "second", "--quiet").exit_code == 0
     assert summary("second")["updates"] == 60
@@ -154,7 +154,7 @@ def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
     assert call("resume", f"{uri} 4", "--out", "third", "--quiet").stderr == ""
 
 
-def test_a_copy_of_a_run_under_way_is_not_sent_to_go_on_with_it_here(uri):
+def test_a_copy_of_a_run_under_way_is_not_sent_to_continue_with_it_here(uri):
     killed(uri, Path("first"))
     bring, on = f"raydpzv fetch '{uri}' FOLDER", f"raydpzv resume '{uri}' --out FOLDER"
     said = call("fetch", uri, "copy")

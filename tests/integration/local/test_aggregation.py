@@ -132,7 +132,7 @@ def test_a_run_with_private_weights_repeats_and_nothing_secret_is_in_its_folder(
 
 
 @pytest.mark.parametrize(("method", "away"), [("uldp_sgd", ()), ("uldp_zo", ()), ("uldp_zo", AWAY)])
-def test_a_stopped_run_goes_on_with_new_keys_to_the_same_model(method, away, tmp_path):
+def test_a_stopped_run_continues_with_new_keys_to_the_same_model(method, away, tmp_path):
     spec = scenario("horizontal", method, ("budget.updates=4", "method.aggregation=masked", *away))
     whole = scenarios.run(spec)
     stop, progress = stop_after(2)

@@ -181,7 +181,7 @@ def test_replay_and_resume_reach_the_same_bits_where_nothing_was_drawn_from_the_
     assert _resumed(tmp_path / "cut", *extra) == whole["digest"]
 
 
-def test_a_run_of_clients_that_ask_first_goes_on_to_the_same_bits(tmp_path):
+def test_a_run_of_clients_that_ask_first_continues_to_the_same_bits(tmp_path):
     extra = ("method.query_first=true", "method.noise_on=gradient", *SEEDED)
     assert _resumed(tmp_path / "cut", *extra) == run("vafl", *extra, *MESSY).summary["digest"]
 

@@ -61,7 +61,7 @@ def test_the_secret_is_the_owners_and_in_nothing_else_of_the_folder(small, tmp_p
     assert run.summary["updates"] == 60
 
 
-def test_a_stopped_run_goes_on_with_its_coins(small, tmp_path):
+def test_a_stopped_run_continues_with_its_coins(small, tmp_path):
     spec, secret = small(*SECRET), 2**255 + 12345
     whole = run_prepared(prepare_vertical(spec, secret), None, runner="local").summary
     other = run_prepared(prepare_vertical(spec, secret + 1), None, runner="local").summary

@@ -97,7 +97,7 @@ def test_a_folder_without_the_operators_file_is_replayed_and_says_what_is_not_ch
         replay(run)
 
 
-def test_a_stopped_run_goes_on_with_its_key_and_not_without_it(small, tmp_path):
+def test_a_stopped_run_continues_with_its_key_and_not_without_it(small, tmp_path):
     stop, progress = stop_after(5)
     scenarios.run(small(*SHORT), tmp_path / "run", progress=progress, stop=stop)
     kept = (tmp_path / "run" / OPERATOR).rename(tmp_path / "kept")

@@ -8,9 +8,9 @@ import sys
 import threading
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import nn
 
 import raydpzv
 from raydpzv.compare.compare_methods import compare
@@ -195,6 +195,28 @@ def test_measures_are_columns_of_a_comparison(folder):
     assert [(r["label"], r["outcome"], r["reason"]) for r in runs if not math.isfinite(r["rmse"])] == []
 
 
+def test_a_search_chooses_by_an_own_measure_of_which_less_is_better(folder):
+    (folder / "space.toml").write_text("method.lr.grid = [0.0001, 0.002]\n")
+    asked = [*PROGRAM, "search", "prices.toml", "--space", "space.toml", "--jobs", "1", "--runner", "local"]
+
+    def found(*words):
+        return subprocess.run([*asked, *words], capture_output=True, text=True, check=False)
+
+    done = found("--metric", "validation_worst", "--out", "found")
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table("found/trials.parquet").to_pylist()
+    best = min(rows, key=lambda row: row["validation_worst"])
+    assert f"# trial {best['trial']} " in (folder / "found" / "best.toml").read_text()
+    assert len({row["validation_worst"] for row in rows}) == 2
+    for metric, complaint in (
+        ("wurst", 'Did you mean "worst"? Use rmse or r2 or worst or near or loss'),
+        ("accuracy", "these labels have none"),
+    ):
+        refused = found("--metric", metric, "--out", "none")
+        assert refused.returncode == 2
+        assert complaint in " ".join(refused.stderr.split())
+
+
 def test_labels_of_a_data_set_of_pairs_are_not_cut_to_whole_numbers():
     pairs = [(torch.tensor(x), float(y)) for x, y in zip(X, Y, strict=True)]
     with pytest.raises(DataError, match="wanted one class a row"):
@@ -235,17 +257,17 @@ def test_losses_labels_and_metrics_that_do_not_fit_are_refused(more, complaint):
         prepare(raydpzv.horizontal("mlp", (X, more.pop("y")), clients=4, updates=2, **more))
 
 
-def test_lower_names_measures_that_are_there():
-    with pytest.raises(SpecError, match=r'have no "cots"\. Did you mean "cost"'):
-        prepare(
-            raydpzv.vertical(
-                lambda: nn.Linear(2, 2),
-                VIEWS,
-                Y,
-                loss="squared_error",
-                metrics=lambda s, y: {"cost": 0.0},
-                evaluate={"lower": ["cots"]},
-                embedding=2,
-                updates=2,
-            )
-        )
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"loss": lambda s, y: ((s - y) ** 2).mean()}, "seems to return their mean"),
+        ({"metrics": lambda s, y: {"loss": 1.0}}, '"loss" is a column'),
+        ({"metrics": lambda s, y: {"cost": 0.0}, "evaluate": {"lower": ["cots"]}}, 'Did you mean "cost"'),
+        ({"head": "sum"}, r'wanted 1, a record\'s scores, with head = "sum", got 2'),
+        ({"evaluate": {"lower": ["cost"]}}, "names measures of evaluate.metrics, which is not given"),
+    ],
+)
+def test_losses_and_metrics_that_do_not_fit_parties_are_refused(more, complaint):
+    settings = {"loss": "squared_error", "embedding": 2, "updates": 2} | more
+    with pytest.raises(InputError, match=complaint):
+        prepare(raydpzv.vertical("linear", VIEWS, Y, **settings))

@@ -69,7 +69,7 @@ def parties_of(prepared):
 
 
 @every_method
-def test_a_stopped_run_goes_on_to_the_bits_of_a_whole_one(name, tmp_path):
+def test_a_stopped_run_continues_to_the_bits_of_a_whole_one(name, tmp_path):
     spec = small(name)
     whole = scenarios.run(spec).summary
     stop, progress = stop_after(3)

@@ -91,7 +91,7 @@ def test_epsilon_is_that_of_the_recounted_participations(rows, tmp_path, overrid
     assert replay(tmp_path / "run").verified
 
 
-def test_a_run_that_is_stopped_says_what_it_spent_and_goes_on_to_the_sum(rows, tmp_path):
+def test_a_run_that_is_stopped_says_what_it_spent_and_continues_to_the_sum(rows, tmp_path):
     experiment = prepare_vertical(sound(rows, *GATHERED, *UNEVEN))
     stop, progress = stop_after(37)
     first = run_prepared(experiment, tmp_path / "run", progress=progress, stop=stop)

@@ -87,7 +87,7 @@ def test_a_step_size_from_the_first_update_on_is_that_step_size(engine, name, sc
 
 
 @cases
-def test_a_run_with_changed_step_sizes_goes_on_and_is_computed_again_to_the_same_bits(
+def test_a_run_with_changed_step_sizes_continues_and_is_computed_again_to_the_same_bits(
     tmp_path, name, scenario, changes
 ):
     """Stopped after the change: what goes on has its step sizes from the start."""

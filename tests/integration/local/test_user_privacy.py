@@ -126,7 +126,7 @@ def cut_off(name: str, folder: Path, after: int, *overrides: str) -> None:
 
 @pytest.mark.parametrize("name", ["uldp_sgd", "uldp_zo"])
 @pytest.mark.parametrize("sampling", ["1.0", "0.5"])
-def test_a_run_that_goes_on_keeps_what_is_spent(name: str, sampling: str, tmp_path: Path) -> None:
+def test_a_run_that_continues_keeps_what_is_spent(name: str, sampling: str, tmp_path: Path) -> None:
     """What the killed process may have released after its last checkpoint is charged as well."""
     cut_off(name, tmp_path / "run", 2, *NOISE, f"method.sampling={sampling}")
     prepared, folder, scenario_name = continued(tmp_path / "run")
@@ -138,7 +138,7 @@ def test_a_run_that_goes_on_keeps_what_is_spent(name: str, sampling: str, tmp_pa
     assert rows[-1]["external"] == pytest.approx(stated(run, "external"), rel=1e-6)
 
 
-def test_a_run_that_was_stopped_between_rounds_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_between_rounds_continues_as_if_it_had_not(tmp_path: Path) -> None:
     stop = threading.Event()
 
     def progress(status: Any) -> None:

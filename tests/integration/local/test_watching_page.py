@@ -26,7 +26,7 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_every_command_runs_and_a_stopped_run_goes_on_with_its_logs(tmp_path, monkeypatch):
+def test_every_command_runs_and_a_stopped_run_continues_with_its_logs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for line in "".join(blocks("sh")).splitlines():
         words = shlex.split(line)[1:]
@@ -46,7 +46,7 @@ def test_every_command_runs_and_a_stopped_run_goes_on_with_its_logs(tmp_path, mo
     assert [line["status"] for line in lines if line["event"] == "end"] == ["stopped", "done"]
 
 
-def test_a_run_goes_on_with_the_logs_that_it_has_whichever_are_asked_for(tmp_path, monkeypatch):
+def test_a_run_continues_with_the_logs_that_it_has_whichever_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stop, progress = stop_after(5)
     spec = raydpzv.load("digits_decomfl", ["budget.updates=8", "evaluate.every=4"])
@@ -65,7 +65,7 @@ def test_a_run_goes_on_with_the_logs_that_it_has_whichever_are_asked_for(tmp_pat
     assert logs_begun(tmp_path / "none", ()) == []
 
 
-def test_a_log_that_cannot_go_on_is_said_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_log_that_cannot_continue_is_said_and_the_run_continues(tmp_path, monkeypatch, capsys):
     (tmp_path / "tensorboard").mkdir()
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     assert logs_begun(tmp_path, ()) == []

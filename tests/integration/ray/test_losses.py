@@ -275,7 +275,8 @@ def test_a_lost_client_of_a_method_without_a_ledger_continues_in_a_new_segment(s
 
 
 def test_a_client_that_never_answers_is_given_up_and_its_share_of_the_updates_is_said(struck, tmp_path):
-    scenarios.run(spec_of("dpzv", *WALL, "budget.updates=8"), runner="ray")  # its processes start in time
+    # its processes start in time, also the one in place of the silent one
+    scenarios.run(spec_of("dpzv", *WALL, "budget.updates=8", "resources.client_actors=3"), runner="ray")
     folder, spec = tmp_path / "run", spec_of("dpzv", *WALL, "resources.timeout=8", "evaluate.every=120")
     silent = struck(spec, "client", number=signal.SIGSTOP, call="work", calls=20)
     run_prepared(silent, folder, runner="ray")

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import raydpzv
@@ -28,6 +29,14 @@ def bottom(shape: tuple[int, ...], embedding: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), embedding))
 
 
+def absolute(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (scores - y).abs().mean(1)
+
+
+def largest(scores: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    return {"largest": float(abs(scores - y).max())}
+
+
 SCENARIOS = {
     "horizontal": lambda: raydpzv.horizontal(
         Net, (X, Y), clients=Y, updates=8, lr=0.1, resources={"hosts": 2}
@@ -41,6 +50,26 @@ SCENARIOS = {
         embedding=3,
         batch=16,
     ),
+    "numbers, horizontal": lambda: raydpzv.horizontal(
+        "mlp",
+        (X, Y / 3),
+        clients=Y,
+        loss=absolute,
+        metrics=largest,
+        updates=4,
+        every=2,
+        resources={"hosts": 2},
+    ),
+    "numbers, vertical": lambda: raydpzv.vertical(
+        "linear",
+        [X[:, :3], X[:, 3:]],
+        np.stack([Y / 3, X[:, 0]], 1),
+        loss=absolute,
+        metrics=largest,
+        updates=12,
+        every=6,
+        batch=16,
+    ),
 }
 
 
@@ -49,13 +78,15 @@ def test_own_objects_give_the_same_bits_on_actors(kind):
     scenario = SCENARIOS[kind]()
     here, there = raydpzv.run(scenario), raydpzv.run(scenario, runner="ray")
     assert there.summary["digest"] == here.summary["digest"]
+    assert there.summary.get("measures") == here.summary.get("measures")
+    assert ("measures" in here.summary) == kind.startswith("numbers")
     for name, values in here.models.items():
         np.testing.assert_array_equal(there.models[name], values)
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_a_comparison_and_a_search_of_own_objects_have_the_same_bits_on_ray(tmp_path):
-    scenario = SCENARIOS["own head"]()
+    scenario = SCENARIOS["vertical"]()
     digest = raydpzv.run(scenario).summary["digest"]
     compared = raydpzv.compare(scenario, tmp_path / "compared", seeds=[0], runner="ray", jobs=1)
     made = [row["run"] for row in compared.runs.to_pylist() if not row["control"]]

@@ -43,7 +43,7 @@ def test_a_storage_that_fails_for_good_ends_a_run_on_actors(place, tmp_path):
     assert summary["updates"] < 100000
 
 
-def test_a_run_on_actors_goes_on_from_a_storage_to_the_same_bits(place, tmp_path):
+def test_a_run_on_actors_continues_from_a_storage_to_the_same_bits(place, tmp_path):
     long = ("budget.updates=3000", "evaluate.every=1000", "record.checkpoint_updates=300")
     spec = scenarios.load("digits_dpzv", [*SHORT, *long, "privacy.noise=seeded"])
     stopped = RunOptions().stop

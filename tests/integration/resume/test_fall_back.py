@@ -166,7 +166,7 @@ def test_what_users_released_after_the_older_checkpoint_stays_charged(tmp_path, 
     assert counted(resume(tmp_path / "control")) < released + 3 * lost
 
 
-def test_a_kill_while_it_falls_back_loses_no_leg(tmp_path, monkeypatch):
+def test_a_kill_while_it_falls_back_loses_no_segment(tmp_path, monkeypatch):
     spec, folder = small_users("asynchronous", *USERS), tmp_path / "run"
     for updates in (5, 7):
         kill_at(updates, spec, folder)
@@ -223,7 +223,7 @@ def test_releases_about_records_are_charged_once_each(tmp_path, noise):
         )
 
 
-def test_a_leg_under_the_wall_clock_resumes_from_its_ledger_alone(tmp_path):
+def test_a_segment_under_the_wall_clock_resumes_from_its_ledger_alone(tmp_path):
     busy = ("clock.kind=wall", "clock.compute=0.2", "arrivals.rate=12", "budget.updates=150")
     spec, folder = small("asynchronous", *BUSY, *busy), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=3)

@@ -33,7 +33,7 @@ from tests.helpers.small_horizontal import (
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "pulling", "fedavg", "fedzo", "asynchronous"])
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, kind: str) -> None:
+def test_a_killed_run_continues_to_the_same_bits(tmp_path: Path, kind: str) -> None:
     """What a kill leaves is what the disk has at that moment: at some services, and after the very last one."""
     spec = small(kind, OFTEN)
     moments = {1, 38, 95} if kind != "asynchronous" else {1, 7, 24}
@@ -55,7 +55,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, kind: str) -> Non
         same(resume(folder), whole)
 
 
-def test_a_run_killed_within_a_write_of_its_ledger_goes_on(tmp_path: Path) -> None:
+def test_a_run_killed_within_a_write_of_its_ledger_continues(tmp_path: Path) -> None:
     spec = small("decomfl", "record.flush=3600")
     whole = scenarios.run(spec)
     stopped(spec, tmp_path / "run", 9)

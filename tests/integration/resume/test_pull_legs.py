@@ -58,7 +58,7 @@ def updates_of(folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_killed_twice_goes_on_in_a_second_and_a_third_leg(tmp_path, kind):
+def test_a_run_killed_twice_continues_in_a_second_and_a_third_segment(tmp_path, kind):
     spec, folder = scenario(kind), tmp_path / "run"
     for updates in (40, 60):
         kill_at(updates, spec, folder, checkpoints=3)
@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_has_nothing_under_way(tmp_path):
     assert mu(end) ** 2 / one == pytest.approx(rows["release"].num_rows, rel=1e-4)
 
 
-def test_every_release_of_every_leg_counts_and_one_more_of_each_silo_for_each_kill(tmp_path):
+def test_every_release_of_every_segment_counts_and_one_more_of_each_silo_for_each_kill(tmp_path):
     """What was under way may have been seen by somebody, and nobody can tell."""
     spec, folder = scenario("users"), tmp_path / "run"
     whole = scenarios.run(spec)

@@ -54,7 +54,7 @@ def killed(folder: Path, copy: Path, kind: str) -> Run:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_goes_on_from_the_newest_model_to_the_same_bits(
+def test_a_killed_run_continues_from_the_newest_model_to_the_same_bits(
     tmp_path: Path, kind: str, replayed: list[int]
 ) -> None:
     whole = killed(tmp_path / "run", tmp_path / "copy", kind)

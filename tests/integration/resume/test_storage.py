@@ -39,7 +39,7 @@ def go_on(uri, folder, **options):
 
 
 @pytest.mark.parametrize(("kind", "every"), [("dpzv", 9), ("fedavg", 11)])
-def test_whatever_act_a_kill_interrupts_another_machine_goes_on_to_the_same_bits(
+def test_whatever_act_a_kill_interrupts_another_machine_continues_to_the_same_bits(
     small, tmp_path, monkeypatch, kind, every
 ):
     spec = small(*OFTEN, "budget.updates=40") if kind == "dpzv" else small_horizontal(kind, *OFTEN)
@@ -47,7 +47,7 @@ def test_whatever_act_a_kill_interrupts_another_machine_goes_on_to_the_same_bits
     storage = RecordedStorage(tmp_path / "storage")
     with monkeypatch.context() as patch:
         patch.setattr(download, "open_storage", lambda uri: storage)
-        patch.setattr("raydpzv.storage.uploader.FolderUploader._start", lambda self, *loops: None)
+        patch.setattr("raydpzv.storage.uploader._Threads.start", lambda self, *loops: None)
         with download.created(storage.uri, "run") as uploader:
 
             def brought(status):

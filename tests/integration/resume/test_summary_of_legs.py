@@ -35,7 +35,7 @@ def stopped_at(updates: int, folder: Path) -> dict[str, Any]:
     return run_prepared(experiment, opened, until=updates).summary
 
 
-def test_a_leg_that_is_killed_leaves_no_summary_of_the_one_before(tmp_path: Path) -> None:
+def test_a_segment_that_is_killed_leaves_no_summary_of_the_one_before(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert stopped_at(20, run)["updates"] == 20
     kill_at(35, spec(), run)
@@ -49,7 +49,7 @@ def test_a_leg_that_is_killed_leaves_no_summary_of_the_one_before(tmp_path: Path
     assert not (run / "summary.before.json").exists()
 
 
-def test_a_leg_at_work_has_no_summary_of_the_one_before(tmp_path: Path) -> None:
+def test_a_segment_at_work_has_no_summary_of_the_one_before(tmp_path: Path) -> None:
     run, said = tmp_path / "run", []
 
     def look(status: Any) -> None:
@@ -97,7 +97,7 @@ def test_a_run_whose_ledger_holds_its_releases_is_computed_again_in_its_folder(t
     assert run_prepared(experiment, opened).summary["digest"] == scenarios.run(spec()).summary["digest"]
 
 
-def test_what_a_kill_after_the_end_left_is_deleted_when_somebody_would_go_on(tmp_path: Path) -> None:
+def test_what_a_kill_after_the_end_left_is_deleted_when_somebody_would_continue(tmp_path: Path) -> None:
     run = tmp_path / "run"
     stopped_at(20, run)
     shutil.copytree(run, tmp_path / "stopped")
@@ -111,7 +111,7 @@ def test_what_a_kill_after_the_end_left_is_deleted_when_somebody_would_go_on(tmp
     assert sorted(path.name for path in run.iterdir()) == whole
 
 
-def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_leg(tmp_path: Path) -> None:
+def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_segment(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert "updates_before" not in stopped_at(20, run)
     experiment, opened, _ = continued(run)
@@ -123,7 +123,7 @@ def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_leg(tmp_path: 
     assert dict(summary_rows({**summary, "seconds": 8.0, "updates_before": 0}))["real time"] == "8 s"
 
 
-def test_a_leg_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:
+def test_a_segment_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     stopped_at(20, run)
     (run / "summary.before.json").mkdir()

@@ -48,7 +48,7 @@ def test_the_ledger_alone_rebuilds_the_model(tmp_path: Path, kind: str) -> None:
 
 
 @each_kind
-def test_a_stopped_run_goes_on_to_the_bits_of_a_whole_one(tmp_path: Path, kind: str) -> None:
+def test_a_stopped_run_continues_to_the_bits_of_a_whole_one(tmp_path: Path, kind: str) -> None:
     spec = small(kind, SEEDED, OFTEN)
     whole = scenarios.run(spec)
     stopped(spec, tmp_path / "run", 4)
@@ -111,7 +111,7 @@ def test_what_is_published_of_a_private_run_is_rebuilt_from_its_ledger(tmp_path)
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @each_kind
-def test_what_legs_that_came_no_further_may_have_released_is_charged(
+def test_what_segments_that_came_no_further_may_have_released_is_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, checkpoint: bool
 ) -> None:
     """Each draws noise anew for the same sums, and is killed before ledger or checkpoint know of them."""
@@ -141,7 +141,7 @@ def test_what_legs_that_came_no_further_may_have_released_is_charged(
 
 
 @each_kind
-def test_a_private_run_goes_on_from_its_last_checkpoint_alone(tmp_path: Path, kind: str) -> None:
+def test_a_private_run_continues_from_its_last_checkpoint_alone(tmp_path: Path, kind: str) -> None:
     """The one before it, from which others go on, knows of fewer releases than were made."""
     kill_at(6, small(kind, "record.checkpoint_updates=2"), tmp_path / "run", checkpoints=2)
     assert (tmp_path / "run" / "checkpoint.before.state").is_file()
@@ -150,7 +150,7 @@ def test_a_private_run_goes_on_from_its_last_checkpoint_alone(tmp_path: Path, ki
         resume(tmp_path / "run")
 
 
-def test_a_damaged_count_of_legs_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_count_of_segments_is_refused(tmp_path: Path) -> None:
     kill_at(4, small("rounds"), tmp_path / "run")
     for legs in ('"some"', "-5", "0"):
         (tmp_path / "run" / "begun_legs.json").write_text(f'{{"place": "", "legs": {legs}}}')
@@ -159,7 +159,7 @@ def test_a_damaged_count_of_legs_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("legs", [0, 1])
-def test_the_plan_is_no_bound_for_a_run_that_went_on_and_whose_account_is_lost(
+def test_the_plan_is_no_bound_for_a_run_that_continued_and_whose_account_is_lost(
     tmp_path: Path, legs: int
 ) -> None:
     kill_at(4, small("rounds"), tmp_path / "run")

@@ -96,7 +96,7 @@ def ending_at_checkpoints(operation: Any, error: type[BaseException]) -> Any:
 
 
 @pytest.mark.parametrize("ended", [Killed, OSError])
-def test_legs_that_end_within_a_checkpoints_writing_are_charged(
+def test_segments_that_end_within_a_checkpoints_writing_are_charged(
     tmp_path: Path, releases: Releases, ended: type[BaseException]
 ) -> None:
     """Twice at one place a leg is lost in a round, then others at each step by which a checkpoint takes its name."""
@@ -118,7 +118,7 @@ def test_legs_that_end_within_a_checkpoints_writing_are_charged(
     assert charged(summary) >= max(releases.of.values()) > 8 + 2
 
 
-def test_a_leg_of_another_process_that_was_begun_and_lost_meanwhile_is_charged(
+def test_a_segment_of_another_process_that_was_begun_and_lost_meanwhile_is_charged(
     tmp_path: Path, releases: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What legs were begun is read by whoever holds the folder."""
@@ -163,7 +163,7 @@ def test_what_a_storage_holds_may_have_rows_of_later_rounds(tmp_path: Path) -> N
     assert resume(brought).summary["digest"] == whole["digest"]
 
 
-def test_a_run_whose_newest_checkpoints_are_gone_does_not_go_on(tmp_path: Path) -> None:
+def test_a_run_whose_newest_checkpoints_are_gone_does_not_continue(tmp_path: Path) -> None:
     kill_at(6, small(), tmp_path / "run", checkpoints=5)
     run, older = tmp_path / "run", tmp_path / "older"
     whole = shutil.copytree(run / "rows", tmp_path / "rows")

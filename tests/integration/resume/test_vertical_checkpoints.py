@@ -27,7 +27,7 @@ def go_on(folder, **options):
     return run_prepared(experiment, opened, runner="local", **options).summary
 
 
-def test_a_ledger_is_read_once_to_go_on_with_its_run(tmp_path, monkeypatch):
+def test_a_ledger_is_read_once_to_continue_with_its_run(tmp_path, monkeypatch):
     spec, folder = scenario("dpzv"), tmp_path / "run"
     kill_at(24, spec, folder)
     opened = []

@@ -129,7 +129,7 @@ NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "pri
         ("vafl", NOISE, "its noise on every embedding row came from the operating system"),
     ],
 )
-def test_a_wall_clock_run_whose_legs_nobody_could_account_for_is_not_continued(
+def test_a_wall_clock_run_whose_segments_nobody_could_account_for_is_not_continued(
     tmp_path, name, overrides, said
 ):
     """It takes no checkpoints, and a new attempt begins anew."""

@@ -102,7 +102,7 @@ def check_legs(folder, end, legs):
 @pytest.mark.parametrize(
     ("name", "overrides"), CASES, ids=[" ".join((name, *changed)) for name, changed in CASES]
 )
-def test_a_run_killed_twice_goes_on_in_a_second_and_a_third_leg(tmp_path, name, overrides):
+def test_a_run_killed_twice_continues_in_a_second_and_a_third_segment(tmp_path, name, overrides):
     spec, folder = scenario(name, *overrides), tmp_path / "run"
     kept = []
     for updates in (40, 80):
@@ -202,7 +202,7 @@ def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twic
     assert proved_epsilon(experiment, rest) < 0.999 * stated
 
 
-def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path):
+def test_a_run_that_was_stopped_continues_where_it_stopped(tmp_path):
     """With nothing under way there is nothing to make anew; budgets of seconds count the time of all legs."""
     spec, folder = scenario("vafl", *PLAIN, "budget.updates=100000", "budget.seconds=1.2"), tmp_path / "run"
     stop, progress = stop_after(40)
@@ -220,7 +220,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path):
     assert sum(client["share"] for client in end["presence"]) == pytest.approx(1)
 
 
-def test_a_trial_of_a_search_under_the_wall_clock_goes_on(tmp_path):
+def test_a_trial_of_a_search_under_the_wall_clock_continues(tmp_path):
     spec, folder = scenario("dpzv"), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=2)
     planned = Planned(PlannedLine("dpzv", None, False, spec), spec, "run")
@@ -228,7 +228,7 @@ def test_a_trial_of_a_search_under_the_wall_clock_goes_on(tmp_path):
     check_legs(folder, RunFolder.open(folder).summary(), 2)
 
 
-def test_a_ledger_without_a_checkpoint_is_gone_on_with_from_its_first_update(tmp_path):
+def test_a_ledger_without_a_checkpoint_is_continued_with_from_its_first_update(tmp_path):
     """Every release counts, though nobody knows how long ago it was."""
     spec, folder = scenario("dpzv"), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=2)
@@ -244,7 +244,7 @@ def test_a_ledger_without_a_checkpoint_is_gone_on_with_from_its_first_update(tmp
     assert end["checkpoints"]["count"] > 0
 
 
-def test_reports_say_where_legs_begin_and_that_clocks_leave_the_gaps_out(tmp_path):
+def test_reports_say_where_segments_begin_and_that_clocks_leave_the_gaps_out(tmp_path):
     spec, folder = scenario("frozen"), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=2)
     go_on(folder)
@@ -275,7 +275,7 @@ def test_a_client_that_falls_silent_is_named_with_its_share(tmp_path):
         assert f"client {other['client']} " not in said or other["longest_silence"] > SILENT * span
 
 
-def test_a_leg_that_was_killed_before_its_first_update_is_on_record_too(tmp_path):
+def test_a_segment_that_was_killed_before_its_first_update_is_on_record_too(tmp_path):
     """Its number and its gap are in the checkpoint with which it begins."""
     spec, folder = scenario("dpzv", "record.checkpoint_updates=1000000"), tmp_path / "run"
     kill_at(30, spec, folder)
@@ -287,7 +287,7 @@ def test_a_leg_that_was_killed_before_its_first_update_is_on_record_too(tmp_path
     assert third["time"] == second["time"]
 
 
-def test_clients_go_on_with_the_delays_of_the_work_that_they_have_not_done(tmp_path, monkeypatch):
+def test_clients_continue_with_the_delays_of_the_work_that_they_have_not_done(tmp_path, monkeypatch):
     made = {}
 
     class Watched(ClientLoop):

@@ -133,7 +133,7 @@ def test_a_wish_to_stop_is_passed_on_once(folder: RunFolder) -> None:
     assert server.asked("stop") == [[USER]]
 
 
-def test_evaluations_are_told_and_a_wish_that_they_lead_to_comes_before_the_server_goes_on(
+def test_evaluations_are_told_and_a_wish_that_they_lead_to_comes_before_the_server_continues(
     folder: RunFolder,
 ) -> None:
     stop, heard = threading.Event(), list[int]()

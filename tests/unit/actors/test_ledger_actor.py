@@ -127,7 +127,7 @@ def test_a_host_gets_trimmed_ranges_too(tmp_path: Path, *, listens: bool) -> Non
     handle.actor.close()
 
 
-def test_trimming_moves_no_digest_and_a_run_that_goes_on_takes_up_all(tmp_path: Path) -> None:
+def test_trimming_moves_no_digest_and_a_run_that_continues_takes_up_all(tmp_path: Path) -> None:
     ledger, handle = relayed(tmp_path / "ledger")
     fill(ledger, 60)
     ledger.trim(50)

@@ -63,7 +63,7 @@ def test_a_horizontal_run_asks_for_the_memory_of_its_engine(engine, monkeypatch)
         raise Asked(plan.bundles())
 
     monkeypatch.setattr("actors.reservation.reserved", reserved)
-    monkeypatch.setattr(driver, "connected", lambda *address, **how: nullcontext())
+    monkeypatch.setattr("actors.driver.connected", lambda *address, **how: nullcontext())
     monkeypatch.setattr("ray.cluster_resources", lambda: CLUSTER)
     prepared = prepare(scenarios.load("digits_decomfl", [f"model.engine={engine}"]))
     with pytest.raises(Asked) as asked:

@@ -42,7 +42,7 @@ def restarts(spec, folder, evaluated=unheard, checkpoints=1) -> Iterator[Restart
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize(("kind", "each"), [("rounds", 1), ("asynchronous", 3)])
-def test_every_leg_that_came_no_further_is_charged_to_a_run_of_users(
+def test_every_segment_that_came_no_further_is_charged_to_a_run_of_users(
     tmp_path: Path, kind: str, each: int, *, checkpoint: bool
 ) -> None:
     """Each may have released what was under way; of the leg that wrote the checkpoint the account itself knows."""
@@ -87,7 +87,7 @@ def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(
     )
 
 
-def test_a_run_without_an_account_notes_no_legs(tmp_path: Path) -> None:
+def test_a_run_without_an_account_notes_no_segments(tmp_path: Path) -> None:
     with restarts(small_rounds("decomfl", "record.checkpoint_updates=2"), tmp_path / "run") as lost:
         lost.go_back(LOSS, "server", Status(updates=4))
     assert not (tmp_path / "run" / "begun_legs.json").exists()
@@ -100,7 +100,7 @@ def test_a_run_without_a_ledger_gets_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
-def test_who_watches_hears_of_an_evaluation_once_unless_a_new_leg_makes_it(
+def test_who_watches_hears_of_an_evaluation_once_unless_a_new_segment_makes_it(
     tmp_path: Path, clock: str
 ) -> None:
     heard, metrics = list[int](), Metrics(0.5, 1.0, 0.5)
@@ -161,7 +161,7 @@ UNABLE = {
 
 
 @pytest.mark.parametrize("why", UNABLE)
-def test_a_run_that_cannot_go_on_says_why_it_ends_with_a_loss(tmp_path: Path, why: str) -> None:
+def test_a_run_that_cannot_continue_says_why_it_ends_with_a_loss(tmp_path: Path, why: str) -> None:
     small = ("data.train_rows=150", "data.test_rows=40")
     spec = scenarios.load("vafl", [*small, *NOISE, *UNABLE[why]])
     with RunWriter.create(tmp_path / "run", spec, {}, OperatorSecrets(bytes(16), None)) as folder:
@@ -179,7 +179,7 @@ def test_a_run_that_cannot_go_on_says_why_it_ends_with_a_loss(tmp_path: Path, wh
         assert lost.explained(wrong) is wrong
 
 
-def test_nowhere_to_go_on_from_and_nobody_to_go_on_with(tmp_path: Path) -> None:
+def test_nowhere_to_continue_from_and_nobody_to_continue_with(tmp_path: Path) -> None:
     spec = small_rounds("decomfl")
     prepared = prepare_horizontal(spec)
     assert not Restarts(prepared, RowWriter(None, 1.0, Callbacks(())), unheard).possible

@@ -16,7 +16,8 @@ def run(rows: int = 10, on: str = "mean"):
     plan = SimpleNamespace(on=on)
     spec = SimpleNamespace(method=SimpleNamespace(name="dpzv"))
     numbers = np.arange(rows)[::-1].copy()
-    return SimpleNamespace(numbers=numbers, privacy=SimpleNamespace(plan=plan), spec=spec)
+    server = SimpleNamespace(y_train=np.zeros(rows, np.int64))
+    return SimpleNamespace(numbers=numbers, privacy=SimpleNamespace(plan=plan), spec=spec, server=server)
 
 
 def table(**more) -> Table:

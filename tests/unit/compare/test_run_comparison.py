@@ -95,7 +95,7 @@ def test_a_finished_comparison_has_nothing_left_and_more_seeds_add_runs(made):
         (root / "comparison.toml").write_text(comparison.as_toml())
 
 
-def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_rows(made, tmp_path):
+def test_an_interrupted_comparison_continues_and_ends_with_the_same_rows(made, tmp_path):
     comparison, whole = made
     assert len(make(comparison, tmp_path / "part", stop_after=3)) == 3
     part = collect(comparison, tmp_path / "part").runs.to_pylist()

@@ -9,7 +9,7 @@ import raydpzv
 from raydpzv.config.public_lists import read_off, stated_lists
 from raydpzv.config.toml import as_toml, load
 from raydpzv.errors import SpecError
-from raydpzv.settings.sections import DataSection
+from raydpzv.settings.sections_data import DataSection
 from scenarios.cli import app
 
 CLASSES = ("ill", "well")

@@ -121,7 +121,7 @@ def test_mnist5k_has_500_real_pictures_of_each_digit() -> None:
 def test_loading_digits_imports_no_scikit_learn() -> None:
     code = (
         "import sys; from raydpzv.data.sources import Request, load; from raydpzv.keys import Key;"
-        "from raydpzv.settings.sections import DataSection;"
+        "from raydpzv.settings.sections_data import DataSection;"
         "load(Request(DataSection(source='digits'), Key(0))); assert 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])

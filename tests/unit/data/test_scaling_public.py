@@ -16,7 +16,7 @@ from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
 from raydpzv.keys import Key
-from raydpzv.settings.sections import DataSection
+from raydpzv.settings.sections_data import DataSection
 from tests.helpers.loading import request
 from tests.helpers.public_data import PUBLIC
 

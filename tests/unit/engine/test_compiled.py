@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import replace
 from typing import Any
@@ -102,6 +103,40 @@ def test_zeroth_order_steps_have_torchs_bits(law: Any, momentum: float) -> None:
             theirs.descend(steps)
         assert ours.sha256() == theirs.sha256() != before
         assert np.array_equal(ours.parameters(), theirs.parameters())
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("count", [1, 3])
+def test_kept_directions_give_the_bits_of_new_ones(
+    law: Any, momentum: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stepped(kept: int) -> tuple[str, str]:
+        monkeypatch.setattr("raydpzv.engine.compiled.KEPT_FLOATS", kept)
+        bottom, _ = bottoms("mlp", (64, 40), rule=Rule(law, momentum))  # more than one tile of the generator
+        seen = hashlib.sha256()
+        for n in range(3):
+            seeds = [n + 10 * p for p in range(count)]
+            for _ in range(2):  # the second upload along the same directions finds them made
+                seen.update(bottom.embed_along(IDS, seeds, (0.1, -0.1)).tobytes())
+            bottom.descend(Steps.of(Step(seeds, [0.3 - p for p in range(count)], 0.01)))
+        return seen.hexdigest(), bottom.sha256()
+
+    new = stepped(0)
+    made: list[int] = []
+    monkeypatch.setattr("raydpzv.engine.compiled._zeroth_order_steps", lambda *_: made.append(1))
+    assert stepped(1 << 22) == new
+    assert made == []
+    stepped(0)
+    assert len(made) == 3, "control: without room steps make their directions"
+
+
+def test_a_step_along_other_directions_than_the_kept_ones_makes_its_own() -> None:
+    ours, theirs = bottoms("mlp", (6,), rule=Rule("sphere", 0.9))
+    ours.embed_along(IDS, [5], (0.1,))
+    for bottom in (ours, theirs):
+        bottom.descend(Steps.of(Step([6], [0.3], 0.01)))
+    assert np.array_equal(ours.parameters(), theirs.parameters())
 
 
 @pytest.mark.parametrize(("name", "hidden"), DEPTHS)

@@ -23,8 +23,10 @@ def _plain(y: np.ndarray, w: np.ndarray, x: np.ndarray, weights: tuple, shape: t
     return found
 
 
-@pytest.mark.parametrize("columns", [0, 1, 15, 16, 17, 64, 70])
-@pytest.mark.parametrize(("rows", "terms"), [(1, 1), (3, 5), (4, 127), (9, 128), (6, 259), (2, 0)])
+@pytest.mark.parametrize("columns", [0, 1, 15, 16, 17, 64, 70, 150])
+@pytest.mark.parametrize(
+    ("rows", "terms"), [(1, 1), (3, 5), (4, 127), (9, 128), (6, 259), (2, 0), (21, 130), (140, 9)]
+)
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_product_has_the_bits_of_plain_sums(rows: int, terms: int, columns: int, turned: bool) -> None:
     random = np.random.Generator(np.random.Philox(rows + terms + columns))

@@ -72,7 +72,7 @@ def test_a_collapsed_run_says_so_in_its_summary():
     assert "the final accuracy 41.7% is far below the run's peak, 61.1% after update" in by_word["FALLEN"]
 
 
-def test_a_sound_run_warns_of_nothing():
+def test_a_proved_run_warns_of_nothing():
     summary = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", "method.lr=0.005"])).summary
     assert summary["accuracy"] > 0.8
     assert summary["warnings"] == []

@@ -75,7 +75,9 @@ def test_rows_that_are_made_again_are_told_once(folder: RunWriter) -> None:
     assert recorded(writer, "fault") == watch.told["fault"] == [0, 1, 2]
 
 
-def test_of_a_new_leg_all_is_told_but_what_the_leg_before_it_has_told_of_faults(folder: RunWriter) -> None:
+def test_of_a_new_segment_all_is_told_but_what_the_segment_before_it_has_told_of_faults(
+    folder: RunWriter,
+) -> None:
     watch = Listening()
     writer = RowWriter(folder, 1.0, Callbacks([watch]))
     writer.add(beside(evaluations(0), faults(0)))
@@ -93,7 +95,7 @@ def test_of_a_new_leg_all_is_told_but_what_the_leg_before_it_has_told_of_faults(
     assert watch.told["fault"] == recorded(writer, "fault") == [0, 1, 2, 3]
 
 
-def test_who_watches_a_run_that_goes_on_is_not_told_what_was_before(folder: RunWriter) -> None:
+def test_who_watches_a_run_that_continues_is_not_told_what_was_before(folder: RunWriter) -> None:
     RowWriter(folder, 1.0, Callbacks()).add(evaluations(0, 1))
     watch = Listening()
     writer = RowWriter(folder, 1.0, Callbacks([watch]))

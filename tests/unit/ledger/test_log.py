@@ -69,7 +69,7 @@ def test_one_writer_at_a_time_and_readers_beside_it(tmp_path):
 
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize(("rounds", "more"), [(0, 0), (5, 0), (8, 0), (21, 0), (0, 9), (5, 3), (21, 20)])
-def test_a_ledger_that_was_read_goes_on_from_its_last_segment(tmp_path, monkeypatch, rounds, more, closed):
+def test_a_ledger_that_was_read_continues_from_its_last_segment(tmp_path, monkeypatch, rounds, more, closed):
     fill(Ledger.create(tmp_path, HEADER, segment=8), rounds).close()
     ledger = Ledger.open(tmp_path)
     view = ledger.since(0)
@@ -100,7 +100,7 @@ def test_a_ledger_that_was_read_goes_on_from_its_last_segment(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("to", [0, 3, 16, 18])
-def test_a_ledger_that_has_another_history_by_now_is_not_gone_on_with(tmp_path, to):
+def test_a_ledger_that_has_another_history_by_now_is_not_continued_with(tmp_path, to):
     fill(Ledger.create(tmp_path, HEADER, segment=8), 21).close()
     ledger = Ledger.open(tmp_path)
     with Ledger.open(tmp_path, write=True) as other:

@@ -82,7 +82,7 @@ def test_a_replica_of_one_party_follows_that_party_alone() -> None:
 
 
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
-def test_a_twin_and_a_fork_go_on_alone_and_a_state_is_a_copy(how: Any) -> None:
+def test_a_twin_and_a_fork_continue_alone_and_a_state_is_a_copy(how: Any) -> None:
     ledger, replica = filled(), replica_of(how)
     replica.go_to(2, ledger)
     state = replica.state()
@@ -97,7 +97,7 @@ def test_a_twin_and_a_fork_go_on_alone_and_a_state_is_a_copy(how: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
-def test_who_adopts_a_state_goes_on_as_its_owner(how: Any) -> None:
+def test_who_adopts_a_state_continues_as_its_owner(how: Any) -> None:
     ledger, owner, other = filled(), replica_of(how), replica_of(how)
     owner.go_to(3, ledger)
     state = owner.state()

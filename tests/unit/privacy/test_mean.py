@@ -199,7 +199,7 @@ def test_a_defect_makes_every_row_infinite_and_is_named(change: dict[str, object
     assert setting.account().charge(event(range(50))).epsilons() == (math.inf, math.inf)
 
 
-def test_verdict_of_a_sound_run_says_what_it_leaves_out() -> None:
+def test_verdict_of_a_proved_run_says_what_it_leaves_out() -> None:
     found = verdict(BASE)
     assert found.private
     for words in (

@@ -165,7 +165,7 @@ def test_where_the_last_one_is_missing_the_one_before_stays_until_there_is_anoth
         assert found.checkpoint.round == 1
 
 
-def test_who_goes_on_from_the_one_before_makes_it_the_last(tmp_path: Path) -> None:
+def test_who_continues_from_the_one_before_makes_it_the_last(tmp_path: Path) -> None:
     run = tmp_path / "run"
     scenarios.run(small("decomfl", "record.checkpoint_updates=2"), run)
     folder = RunWriter(run)

@@ -111,11 +111,11 @@ def services(*pairs):
     return pa.Table.from_pylist(rows, schema=SERVICE)
 
 
-def test_a_run_without_interruption_has_no_block_of_legs():
+def test_a_run_without_interruption_has_no_block_of_segments():
     assert leg_summary(legs()) == {}
 
 
-def test_legs_are_counted_with_the_first_and_gaps_are_given_as_they_are():
+def test_segments_are_counted_with_the_first_and_gaps_are_given_as_they_are():
     table = legs((2, 40, 1.5, 12.0, 3), (3, 90, 4.0, math.nan, 0))
     assert leg_summary(table) == {"legs": {"count": 3, "gaps": [12.0, None], "recovered": 3}}
     assert leg_begins(table).tolist() == [1.5, 4.0]

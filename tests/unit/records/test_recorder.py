@@ -75,7 +75,7 @@ def test_a_writer_takes_what_emit_takes_in_the_schemas_order(name):
     assert digest(by_place.drain(), SCHEMAS) == digest(by_name.drain(), SCHEMAS)
 
 
-def test_drains_between_rows_change_nothing_and_writers_go_on():
+def test_drains_between_rows_change_nothing_and_writers_continue():
     rows = rows_of("message", 200)
     whole, parts, tables = Recorder(), Recorder(), []
     write, write_in_parts = whole.writer("message"), parts.writer("message")

@@ -73,7 +73,7 @@ def test_files_go_when_neither_of_the_last_two_checkpoints_needs_them_and_no_num
     assert found == [["00000.rows"], ["00000.rows"], [], ["00001.rows"], ["00001.rows"], []]
 
 
-def test_who_goes_on_begins_a_new_file_and_leaves_the_one_that_it_goes_on_from_for_one_checkpoint(
+def test_who_continues_begins_a_new_file_and_leaves_the_one_that_it_continues_from_for_one_checkpoint(
     tmp_path: Path,
 ) -> None:
     first = WriteAheadLog(tmp_path)

@@ -178,7 +178,7 @@ def test_not_private_stands_out() -> None:
     assert not verdict_line("Proved.").spans
 
 
-def test_legs_of_a_run_of_real_time_stand_with_their_gaps() -> None:
+def test_segments_of_a_run_of_real_time_stand_with_their_gaps() -> None:
     interrupted = summary(legs={"count": 3, "gaps": [12.0, None], "recovered": 7}, simulated_seconds=60.0)
     rows = dict(run_summary.summary_rows(interrupted, "wall"))
     assert (

@@ -90,7 +90,7 @@ def test_horizontal_runs_count_rounds_or_updates_and_lag_only_where_there_is_lag
     assert "20/300 updates" in agent
 
 
-def test_a_sound_run_shows_the_proved_epsilon_alone_with_the_delta_it_has_by_itself():
+def test_a_proved_run_shows_the_proved_epsilon_alone_with_the_delta_it_has_by_itself():
     status = Status(updates=5, privacy=PrivacyLoss(math.nan, mu_of(0.7, 1e-5), 1e-5))
     text = shown(status, "privacy.relation=add_remove", scenario="digits_private")
     assert "add or remove one record, δ=1e-05" in text

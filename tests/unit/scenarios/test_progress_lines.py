@@ -62,7 +62,7 @@ def test_a_line_says_where_the_run_stands_and_what_is_left():
     )
 
 
-def test_what_is_left_is_foretold_by_the_updates_of_this_leg_alone():
+def test_what_is_left_is_foretold_by_the_updates_of_this_segment_alone():
     spec, status = scenarios.load("digits_dpzv", ['privacy={mode="none"}']), Status(updates=1500)
     assert "about 50 s left" in progress_line(status, spec, 500.0, 10.0, 1400.0)
     for before in (1500.0, math.nan):  # which has made none

@@ -77,7 +77,7 @@ def test_elsewhere_there_is_a_line_for_each_trial_that_is_over(plan):
     ]
 
 
-def test_a_leg_is_told_by_the_evaluation_that_trials_are_held_against_one_another_by(plan):
+def test_a_segment_is_told_by_the_evaluation_that_trials_are_held_against_one_another_by(plan):
     plan = replace(plan, population=Population(space=(), interval=20, quantile=0.25, seed=0))
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
@@ -218,7 +218,7 @@ def test_what_was_reached_before_an_interruption_counts(plan, record):
     assert lines_of(console) == ["2 of 3 trials are there already"]
 
 
-def test_a_trial_that_goes_on_is_told_of_and_is_not_over(plan, record):
+def test_a_trial_that_continues_is_told_of_and_is_not_over(plan, record):
     """By the evaluation that it was held against others by, each to a rung of its own."""
     plan = replace(plan, scheduler="asha", grace=10, promotes=True)
     console = Console(file=io.StringIO(), width=100, force_terminal=False)

@@ -51,7 +51,7 @@ def test_new_trials_begin_where_no_rung_has_one_to_give():
 
 
 @pytest.mark.parametrize(("higher", "best"), [(True, 1), (False, 0)])
-def test_the_best_of_those_that_came_goes_on_and_the_first_has_nobody_to_be_better_than(higher, best):
+def test_the_best_of_those_that_came_continues_and_the_first_has_nobody_to_be_better_than(higher, best):
     found = bracket(higher=higher)
     found.next(), found.next()
     found.arrived(0, 0.1)
@@ -80,7 +80,7 @@ def test_the_highest_rung_comes_first():
     assert found.next() == TrialLeg(1, 10, 20, 0.6)
 
 
-def test_no_trial_goes_on_beyond_the_share_of_those_that_have_begun_with_the_whole_way_of_one_left():
+def test_no_trial_continues_beyond_the_share_of_those_that_have_begun_with_the_whole_way_of_one_left():
     found = bracket(8)
     begin(found, [0.5, 0.6])
     assert found.next().trial == 2, "20 and 10 more and the 90 of one: 120 of the 100 that two may make"
@@ -144,7 +144,7 @@ def test_one_trial_comes_to_its_end_in_any_case():
     assert alone.next() == TrialLeg(0, 10, 20, pytest.approx(NONE, nan_ok=True)), "without a metric too"
 
 
-def test_a_trial_without_a_metric_or_that_is_over_does_not_go_on():
+def test_a_trial_without_a_metric_or_that_is_over_does_not_continue():
     found = bracket(8, higher=False)
     begin(found, [NONE, 0.4, 0.5, 0.6])
     assert [found.next().trial for _ in range(3)] == [1, 2, 4]

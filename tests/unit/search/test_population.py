@@ -55,13 +55,13 @@ def exploit(trial, donor, lr):
     return Exploit(trial, donor, 0.1, 0.2, {"method.lr": lr}, 700, 90)
 
 
-def test_legs_end_at_multiples_of_the_interval_and_the_last_at_the_end():
+def test_segments_end_at_multiples_of_the_interval_and_the_last_at_the_end():
     assert legs(plan()) == [20, 40, None]
     assert legs(plan(interval=None)) == [*range(5, 60, 5), None]
     assert legs(replace(plan(), population=None)) == [None]
 
 
-def test_the_worst_quantile_goes_on_from_the_best_which_are_other_trials():
+def test_the_worst_quantile_continues_from_the_best_which_are_other_trials():
     values = {n: n / 10 for n in range(8)}
     found = dict(pairs(values, 0.25, KEY, higher=True))
     assert found.keys() == {0, 1}
@@ -84,7 +84,7 @@ def test_a_trial_without_a_metric_is_worst_and_no_donor(higher):
     assert list(pairs({0: NOWHERE, 1: NOWHERE}, 0.5, KEY, higher=higher)) == []
 
 
-def test_nobody_goes_on_from_a_trial_that_is_no_better():
+def test_nobody_continues_from_a_trial_that_is_no_better():
     assert list(pairs({0: 0.2, 1: 0.2, 2: 0.2, 3: 0.2}, 0.25, KEY, higher=True)) == []
 
 
@@ -244,7 +244,7 @@ def test_what_is_no_population_is_refused(how, said):
         (("method.batches=poisson", "method.coins=system"), "batches of its own"),
     ],
 )
-def test_runs_that_cannot_go_on_from_one_another_are_refused(changes, said):
+def test_runs_that_cannot_continue_from_one_another_are_refused(changes, said):
     with pytest.raises(SpecError, match=said):
         plan(*changes)
 
@@ -302,7 +302,7 @@ def test_trials_that_have_not_released_alike_stand_for_nobody(tmp_path):
     check_alike(0, tmp_path / "diverged before", 2, other, 20)
 
 
-def test_a_trial_that_somebody_went_on_with_stands_for_nobody_and_nobody_for_it(tmp_path):
+def test_a_trial_that_somebody_continued_with_stands_for_nobody_and_nobody_for_it(tmp_path):
     """What it released past the turn would be in no account of the search."""
     one, further = stands(tmp_path / "a", 20, [1]), stands(tmp_path / "b", 25, [1])
     for run in (one, further):

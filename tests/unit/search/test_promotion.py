@@ -48,14 +48,14 @@ def plan(*changes, grace=None):
         ((), [*RATES, ("budget.epsilon=1.0",)], False, "budget.epsilon: trial 4"),
     ],
 )
-def test_trials_are_promoted_wherever_each_can_stand_and_go_on(changes, points, actors, why):
+def test_trials_are_promoted_wherever_each_can_stand_and_continue(changes, points, actors, why):
     scenario = "digits_private" if any("epsilon" in point[0] for point in points) else "digits_dpzv"
     said = why_not_promoting(trials(*changes, points=points, scenario=scenario), actors=actors)
     assert said.startswith(why)
     assert bool(said) == bool(why)
 
 
-def test_noise_that_is_kept_nowhere_leaves_nothing_to_go_on_from():
+def test_noise_that_is_kept_nowhere_leaves_nothing_to_continue_from():
     changes = ("privacy.head_clip=1.0", 'method.server="dp_sgd"')
     said = why_not_promoting(trials(*changes, scenario="digits_private"), actors=False)
     assert said.endswith("its noise on the head's gradients comes from the operating system and is not kept")
@@ -179,7 +179,7 @@ def eight(metric="accuracy"):
 
 
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 0)])
-def test_the_better_of_those_that_stand_goes_on_by_the_metric(tmp_path, monkeypatch, metric, best):
+def test_the_better_of_those_that_stand_continues_by_the_metric(tmp_path, monkeypatch, metric, best):
     runs = Runs(monkeypatch, {n: 0.1 + n / 100 for n in range(8)})
     found = promotion.Promotion(tmp_path, eight(metric))
     assert runs.made(tmp_path, found, 4) == [*BEGUN[:3], (best, 10)]

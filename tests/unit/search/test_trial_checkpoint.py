@@ -133,7 +133,7 @@ def test_releases_of_a_lost_folder_are_not_made_again_uncharged(tmp_path):
     assert run(trial)["updates"] == 24
 
 
-def test_a_wall_clock_run_is_named_and_resumes_as_a_new_leg(tmp_path):
+def test_a_wall_clock_run_is_named_and_resumes_as_a_new_segment(tmp_path):
     wall = digits("clock.kind=wall", "arrivals.rate=500", "budget.updates=2000", "evaluate.every=10")
     trial, stop, seen = TrialRun(tmp_path / "run", wall, "a"), threading.Event(), []
     (copy := tmp_path / "copy").mkdir()

@@ -33,7 +33,7 @@ def ended(time, origin):
     return leg.take(time, stopped=True)
 
 
-def test_a_leg_begins_when_the_one_before_it_ended():
+def test_a_segment_begins_when_the_one_before_it_ended():
     checkpoint = ended(4.5, 100.0)
     leg, recorder = leg_after(checkpoint)
     assert (leg.start.number, leg.start.time) == (2, 4.5)
@@ -43,19 +43,19 @@ def test_a_leg_begins_when_the_one_before_it_ended():
 
 
 @pytest.mark.parametrize("now", [-0.5, 0.0, 4.4, 4.5, 4.6])
-def test_no_checkpoint_is_of_a_time_before_its_leg(now):
+def test_no_checkpoint_is_of_a_time_before_its_segment(now):
     """A leg's clock begins a while before the leg does, and another machine's may be behind."""
     leg, _ = leg_after(ended(4.5, 100.0))
     leg.record_start(130.0)
     assert leg.take(now, stopped=True).state["run"]["time"] == max(now, 4.5)
 
 
-def test_a_first_leg_that_stops_before_its_clock_begins_ends_at_zero():
+def test_a_first_segment_that_stops_before_its_clock_begins_ends_at_zero():
     assert ended(-0.3, 100.0).state["run"]["time"] == 0.0
 
 
 @pytest.mark.parametrize("origin", [99.0, 100.0, 101.5])
-def test_the_gap_before_a_leg_is_never_below_zero(origin):
+def test_the_gap_before_a_segment_is_never_below_zero(origin):
     leg, recorder = leg_after(ended(4.5, 100.0))
     leg.record_start(origin)
     (row,) = recorder.drain()["leg"].to_pylist()

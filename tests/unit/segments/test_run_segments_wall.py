@@ -54,7 +54,7 @@ def saved(applied, step=3):
         ((), None, 4, 3, []),  # its upload waits at the server for others
     ],
 )
-def test_a_client_begins_the_next_leg_with_the_answer_that_it_has_not_applied(
+def test_a_client_begins_the_next_segment_with_the_answer_that_it_has_not_applied(
     tray, handed, applied, served, begins
 ):
     leg = leg_of_one_client()
@@ -86,7 +86,7 @@ def keeper(experiment, ledger):
 
 
 @pytest.mark.parametrize("gather", [1, 2, 4])
-def test_a_leg_catches_up_in_an_order_that_the_ledger_can_have_come_of(tmp_path, gather):
+def test_a_segment_catches_up_in_an_order_that_the_ledger_can_have_come_of(tmp_path, gather):
     """Each upload is served at the version that the ledger says was read: else it would not be the ledger's."""
     spec = sound(table(tmp_path / "table.csv"), f"method.gather={gather}", "budget.updates=240")
     experiment = prepare_vertical(spec)

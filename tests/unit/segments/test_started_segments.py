@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
         yield folder
 
 
-def test_legs_are_counted_from_the_last_checkpoint_or_the_start(folder: RunFolder) -> None:
+def test_segments_are_counted_from_the_last_checkpoint_or_the_start(folder: RunFolder) -> None:
     assert (segments_started(folder), has_restarted(folder)) == (0, False)
     for begun in (1, 2):
         note_segment(folder)
@@ -48,7 +48,7 @@ def test_checkpoints_are_told_apart(folder: RunFolder) -> None:
     assert places[1] == places[2] != places[3] == places[4]
 
 
-def test_a_leg_is_on_the_disk_before_it_releases_anything(
+def test_a_segment_is_on_the_disk_before_it_releases_anything(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written, fsync = list[int](), os.fsync

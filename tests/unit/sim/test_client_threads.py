@@ -37,7 +37,7 @@ def run(*loops: Loop, reasons: list[str], poll: Callable[[], bool] | None = None
     return reasons[0]
 
 
-def test_it_is_over_when_no_loop_goes_on() -> None:
+def test_it_is_over_when_no_loop_continues() -> None:
     rounds = iter(range(5))
     reason = run(Loop(lambda: next(rounds, None) is None), Loop(lambda: True), reasons=[])
     assert reason == NOBODY_WAKES

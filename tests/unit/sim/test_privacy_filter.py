@@ -53,7 +53,7 @@ def test_what_was_released_waits_no_longer():
     [({}, True), ({"fitted": ("scaled",)}, False), ({"fitted": ("scaled",), "server": "sgd"}, True)],
     ids=["plain", "scaled by all rows", "with hidden state, whose bound needs nothing of them"],
 )
-def test_what_supposes_more_than_is_so_is_not_proved_while_the_run_goes_on(
+def test_what_supposes_more_than_is_so_is_not_proved_while_the_run_continues(
     changed: dict[str, Any], proved: bool
 ) -> None:
     setting = MeanReleasePlan(

@@ -141,7 +141,7 @@ def test_who_was_drawn_for_an_attempt_is_asked_where_silos_cannot_say_it() -> No
     served(account, upload(0, [3]))  # what is of no attempt says it
 
 
-def test_an_account_goes_on_with_what_was_spent_and_what_may_be_lost() -> None:
+def test_an_account_continues_with_what_was_spent_and_what_may_be_lost() -> None:
     account = PlanFilter(setting(sampling=0.5))
     served(account, upload(0, [1]), upload(1, [1]))
     for lost in (False, True):
@@ -153,13 +153,13 @@ def test_an_account_goes_on_with_what_was_spent_and_what_may_be_lost() -> None:
     assert releases(PlanFilter(setting(), lost=1)) == 1
 
 
-def test_without_rounds_a_sum_of_each_silo_may_be_lost_beside_those_of_other_legs() -> None:
+def test_without_rounds_a_sum_of_each_silo_may_be_lost_beside_those_of_other_segments() -> None:
     account = PlanFilter(setting(asynchronous=True, silos=3), lost=6)
     account.restore({"releases": 5}, lost=True)
     assert releases(account) == 5 + 6 + 3
 
 
-def test_a_second_leg_knows_of_the_fewest_silos_that_an_attempt_of_the_first_had() -> None:
+def test_a_second_segment_knows_of_the_fewest_silos_that_an_attempt_of_the_first_had() -> None:
     plan = setting(silos=4, fewest=2, aggregation="masked")
     first = PlanFilter(plan)
     first.charge(0, np.zeros(0, int), 1, Attempt(0, 0, (0, 1, 2)))

@@ -362,7 +362,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_left(uri, first, tmp_path, 
     assert stat.S_IMODE((tmp_path / "here" / "operator.json").stat().st_mode) == 0o600
 
 
-def test_a_place_with_other_things_is_neither_begun_nor_gone_on_with(uri, tmp_path):
+def test_a_place_with_other_things_is_neither_begun_nor_continued_with(uri, tmp_path):
     there = folder_with(tmp_path / "storage", FILES)
     before = content_of(there)
     with pytest.raises(InputError, match="storage: holds other things"), created(uri, "run"):

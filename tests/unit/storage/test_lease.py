@@ -65,7 +65,7 @@ def test_one_that_is_released_while_somebody_waits_is_taken(place):
     assert Lease.acquire(place, 30.0, sleep=lambda seconds: first.release()).epoch == 2
 
 
-def test_of_two_that_take_it_at_once_at_most_one_goes_on(place):
+def test_of_two_that_take_it_at_once_at_most_one_continues(place):
     """Whoever comes second in making its file finds the other's, whichever looks first."""
     Lease.acquire(place, 1.0)
     taken, refused = [], []

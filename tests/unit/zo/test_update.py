@@ -124,7 +124,7 @@ def test_the_order_of_steps_moves_bits() -> None:
     assert not torch.equal(one.x, two.x)
 
 
-def test_a_copy_goes_on_alone() -> None:
+def test_a_copy_continues_alone() -> None:
     descent = Descent(start(), Rule(momentum=0.9))
     descent.apply([step(0, 2)])
     kept, twin = descent.x.clone(), descent.copy()

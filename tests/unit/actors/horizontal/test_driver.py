@@ -112,7 +112,7 @@ def led(
 
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("stopped_by", [USER, "the budget is spent"])
-def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
+def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, number: int, stopped_by: str
 ) -> None:
     statuses = [Status(updates=50), Status(updates=51), Status(updates=52, stop_reason=stopped_by)]

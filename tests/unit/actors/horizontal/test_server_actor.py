@@ -79,7 +79,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_second_leg_begins_after_the_ledgers_last_update(
+def test_a_second_segment_begins_after_the_ledgers_last_update(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)
@@ -99,7 +99,7 @@ def test_a_second_leg_begins_after_the_ledgers_last_update(
     assert begun["gap"] == pytest.approx(7.0)
 
 
-def test_no_leg_evaluates_what_another_has(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_segment_evaluates_what_another_has(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     round = Server(killed, monkeypatch).actor.segment_start().evaluated
     server = Server(killed, monkeypatch, f"evaluate.every={round}")
     updates = server.ledger.version
@@ -115,7 +115,7 @@ def test_no_leg_evaluates_what_another_has(killed: Path, monkeypatch: pytest.Mon
     assert after.looked == [updates], "in another host"
 
 
-def test_what_no_leg_has_evaluated_is_evaluated_once(
+def test_what_no_segment_has_evaluated_is_evaluated_once(
     killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(killed, tmp_path / "run")
@@ -127,7 +127,7 @@ def test_what_no_leg_has_evaluated_is_evaluated_once(
     assert server.host.looked == [server.ledger.version]
 
 
-def test_its_checkpoints_say_which_leg_and_whether_anything_can_be_under_way(
+def test_its_checkpoints_say_which_segment_and_whether_anything_can_be_under_way(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)

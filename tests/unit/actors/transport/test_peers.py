@@ -86,7 +86,7 @@ def test_an_upload_of_another_client_is_refused(peers):
         to.result(0, task)
 
 
-def test_a_lost_actor_is_reported_and_its_replacement_goes_on(peers):
+def test_a_lost_actor_is_reported_and_its_replacement_continues(peers):
     to = peers(actor(), actor(killed_at=2))
     sent = [to.send(client, order_task(order(client))) for _ in range(2) for client in (0, 1)]
     assert to.result(1, sent[1]).client == 1

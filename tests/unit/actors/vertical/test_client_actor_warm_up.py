@@ -52,7 +52,7 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_goes_on() -> None:
+def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_continues() -> None:
     experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
     server = VerticalServerActor(experiment, 0.0)
     server.begin(None, keeps=False)

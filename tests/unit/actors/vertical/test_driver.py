@@ -72,7 +72,7 @@ def run(
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("stopped_by", [USER, "the budget is spent"])
-def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
+def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
     prepared: PreparedVertical,
     folder: RunFolder,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,7 +120,7 @@ def test_it_is_evaluated_when_so_many_updates_more_were_made(
 
 
 @pytest.mark.parametrize(("seconds", "spent"), [(9000, False), (11, True)])
-def test_the_runs_clock_ends_it_in_every_leg(
+def test_the_runs_clock_ends_it_in_every_segment(
     prepared: PreparedVertical,
     folder: RunFolder,
     monkeypatch: pytest.MonkeyPatch,

@@ -57,7 +57,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_second_leg_begins_where_the_checkpoint_is(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_segment_begins_where_the_checkpoint_is(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Server(killed, monkeypatch)
     assert server.checkpoint is not None
     was: Any = server.checkpoint.state["run"]
@@ -80,7 +82,7 @@ def test_a_second_leg_begins_where_the_checkpoint_is(killed: Path, monkeypatch: 
             assert order.round == handed[client].round
 
 
-def test_its_checkpoints_hold_what_was_served_in_all_legs_and_every_clients_state(
+def test_its_checkpoints_hold_what_was_served_in_all_segments_and_every_clients_state(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)

@@ -119,7 +119,7 @@ def test_a_silo_that_lost_its_keys_gets_new_ones_and_the_model_is_the_same(aggre
 
 
 @pytest.mark.parametrize("aggregation", ["masked", "private_weights"])
-def test_a_run_that_goes_on_sets_the_protocol_up_again(aggregation: str) -> None:
+def test_a_run_that_continues_sets_the_protocol_up_again(aggregation: str) -> None:
     whole, broken = Running(aggregation), Running(aggregation)
     broken.until(1)
     state = broken.server.state()

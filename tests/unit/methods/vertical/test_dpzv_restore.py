@@ -53,7 +53,7 @@ def live(zeroth_order, updates=40):
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("perturbations", [1, 3])
-def test_a_rebuilt_client_goes_on_to_the_same_bits(law, momentum, perturbations):
+def test_a_rebuilt_client_continues_to_the_same_bits(law, momentum, perturbations):
     zeroth_order = settings(law, momentum, perturbations)
     data, clients, orders, ledger = live(zeroth_order)
     last = orders[CLIENT]
