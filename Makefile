@@ -71,6 +71,7 @@ quick: style
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/memory_figure.py
+	$(BIN)/python benchmarks/own_memory.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/vfl_throughput.py
 	$(BIN)/python benchmarks/small_models.py

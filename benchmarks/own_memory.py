@@ -120,7 +120,9 @@ def _run(size: Size, meter: Resident, method: str) -> int:
         if status.updates == 1:
             meter.now()
             meter.reset()
-        elif len(peaks) < _STEPS:  # the last update is followed by copies of the final model
+        elif (
+            status.updates and len(peaks) < _STEPS
+        ):  # the last update is followed by copies of the final model
             peaks.append(meter.peak())
 
     scenario = raydpzv.horizontal(
@@ -129,6 +131,7 @@ def _run(size: Size, meter: Resident, method: str) -> int:
         method=method,
         updates=1 + _STEPS,
         batch=4,
+        **({} if method == "mezo" else {"local_steps": 1}),
         classes=[0, 1],
     )
     run_local(prepare(scenario), RunOptions(progress=second, until=1 + _STEPS))

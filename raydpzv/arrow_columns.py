@@ -39,3 +39,26 @@ def array(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def equal(column: pa.Array | pa.ChunkedArray, value: str) -> pa.Array | pa.ChunkedArray:
     """Tell of each string of a column whether it is this one."""
     return pc.equal(column, strings([value])[0])
+
+
+def whole_numbers(rows: np.ndarray, schema: pa.Schema) -> list[pa.Array]:
+    """Return the columns of rows int64 [n, numbers of a row], those of a list one by one."""
+    columns, place = [], 0
+    for field in schema:
+        listed = pa.types.is_fixed_size_list(field.type)
+        kind, size = (field.type.value_type, field.type.list_size) if listed else (field.type, 1)
+        values = numbers(rows[:, place : place + size].reshape(-1).astype(kind.to_pandas_dtype()))
+        columns.append(pa.FixedSizeListArray.from_arrays(values, size) if listed else values)
+        place += size
+    return columns
+
+
+def rows_of(table: pa.Table) -> np.ndarray:
+    """Return the rows that `whole_numbers` made columns of."""
+    parts = [
+        np.concatenate([array(chunk.flatten()).reshape(len(chunk), -1) for chunk in column.chunks])
+        if pa.types.is_fixed_size_list(column.type)
+        else array(column).reshape(-1, 1)
+        for column in table.columns
+    ]
+    return np.concatenate([part.astype(np.int64, copy=False) for part in parts], axis=1)

@@ -88,3 +88,10 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     """Return `Did you mean "x"? ` for the nearest known name, or nothing."""
     near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.5)
     return f'Did you mean "{near[0]}"? ' if near else ""
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise SpecError unless a value is None or a whole number of at least `least`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (whole and value >= least):  # type: ignore[operator]
+        raise SpecError(f"{name}: wanted a whole number of at least {least}, got {value!r:.60}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
@@ -68,7 +67,13 @@ def interruptible(stop: threading.Event | None, sentence: str) -> Iterator[None]
     if stop is None or not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    with stopping((signal.SIGINT,), stop, functools.partial(print, file=sys.stderr)):
+    pressed = threading.Event()
+
+    def say(text: str) -> None:
+        pressed.set()
+        print(text, file=sys.stderr)
+
+    with stopping((signal.SIGINT,), stop, say):
         yield
-    if stop.is_set():
+    if pressed.is_set():  # others may have set `stop`, too
         raise KeyboardInterrupt(sentence)

@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from raydpzv.config.catalog import load
+from raydpzv.config.catalog import scenario_of
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
 from raydpzv.experiment.finalize import RunOptions
@@ -71,7 +71,7 @@ def check(scenario: AnyScenario | str) -> Checked:
     A user's own model is refused if its scores are random, depend on other records, or have the wrong shape. Of more
     than eight models the first are looked at. Raises InputError.
     """
-    spec = load(scenario) if isinstance(scenario, str) else scenario
+    spec = scenario_of(scenario)
     prepared = prepare(spec)
     if first_weights(spec) != _elsewhere(spec):
         raise InputError(

@@ -282,7 +282,7 @@ RUNNERS = Registry(
 RUN_POOLS = Registry(
     "runner",
     "--runner",
-    {"local": "raydpzv.compare.run_comparison:in_this_process", "ray": "actors.run_pool:on_ray"},
+    {"local": "raydpzv.compare.run_comparison:on_this_machine", "ray": "actors.run_pool:on_ray"},
 )
 """(`PoolOptions`, scenarios) to a function that makes many runs, with the arguments of `one_by_one`."""
 

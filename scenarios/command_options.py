@@ -80,7 +80,7 @@ class Execution(Output):
 
     jobs: Jobs = None
     runner: str = "auto"
-    """auto (Ray if it is installed and has cores), local (one by one) or ray (side by side)."""
+    """auto (Ray if it is installed and has cores), local (processes of this machine) or ray."""
     address: Address = None
 
 

@@ -17,7 +17,7 @@ from raydpzv.audit.ledger_audit import audit_ledger
 from raydpzv.audit.recorded import RecordedRun, recorded_run
 from raydpzv.audit.rerun import audit_guesses, audit_runs
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import SpecError, suggest
+from raydpzv.errors import InputError, SpecError, suggest
 from raydpzv.experiment.finalize import Run, folder_of
 from raydpzv.experiment.runner import run as run_scenario
 from raydpzv.report.plots import ReportFigure
@@ -57,6 +57,11 @@ def audit(
         hint = suggest(given.by, _AUDITS)
         raise SpecError(f'--by: wanted {", ".join(_AUDITS)}, got "{given.by}". {hint}'.rstrip())
     if isinstance(run, AnyScenario):
+        if run.one_model or not run.noised:
+            raise InputError(
+                "audit: wanted a vertical scenario with privacy.mode set, whose ε can be falsified, got "
+                f"{run.method.name}"
+            )
         with tempfile.TemporaryDirectory() as folder:
             return audit(run_scenario(run, Path(folder) / "audited"), out, watch=watch, **terms)
     path = folder_of(run, "audit")

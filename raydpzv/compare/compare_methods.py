@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import PLAN, is_comparison, opened, unfinished
-from raydpzv.compare.plan import Comparison, Planned, read_comparison
+from raydpzv.compare.plan import Comparison, Planned, check_alike, read_comparison
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import PoolOptions, check_ready
 from raydpzv.config import catalog
@@ -78,6 +78,7 @@ def compare(
         raise TypeError(f"compare() got an unexpected keyword argument '{min(unknown)}'")
     asked_for: list[Any] = list(source) if isinstance(source, list | tuple) else [source]
     names = [catalog.name_of(one) for one in asked_for]
+    check_alike([one for one in asked_for if not isinstance(one, str)])
     listed = [method if isinstance(method, str) else handle(method) for method in methods]
     given = dict[str, Any](**options)
     replaced = {name: given.get(name) for name in ("seeds", "epsilons", "targets", "heads")}
@@ -87,8 +88,8 @@ def compare(
         if value is not None
     }
     comparison = resolved(asked(names, listed, changes), overrides)
-    pool, stop = PoolOptions(runner, options.get("jobs"), options.get("address")), options.get("stop")
-    stop = stop or threading.Event()
+    jobs = 1 if runner == "local" else options.get("jobs")  # a script without a guard cannot start processes
+    pool, stop = PoolOptions(runner, jobs, options.get("address")), options.get("stop") or threading.Event()
 
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:

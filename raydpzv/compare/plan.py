@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field, ValidationError
 
+from raydpzv.config.catalog import label_of
 from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, overridden, parse
@@ -169,6 +170,17 @@ def _fault(error: ValidationError) -> str:
 
 def _shared(spec: AnyScenario) -> dict[str, Any]:
     return {key: value for key, value in as_tree(spec).items() if key not in OWN}
+
+
+def check_alike(specs: Sequence[AnyScenario]) -> None:
+    """Raise SpecError for scenarios that differ in more than method and privacy; the rest is the first one's."""
+    for spec in specs[1:]:
+        first = _shared(specs[0])
+        if different := [key for key, value in _shared(spec).items() if value != first.get(key)]:
+            raise SpecError(
+                f"{label_of(spec)}: has another [{different[0]}] than {label_of(specs[0])}; scenarios that are "
+                "compared differ in method and privacy alone: make the rest the same"
+            )
 
 
 def _slug(line: PlannedLine) -> str:

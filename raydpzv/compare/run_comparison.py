@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
+from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly, check_count
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
@@ -26,6 +33,9 @@ from raydpzv.sim.interfaces import Status
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"
 STOPPED = "stopped before its end"
+_SPAWN = get_context("spawn")
+_LOOK, _LEAVE = 0.1, 5.0
+"""Seconds between looks at the processes, and seconds that an idle one gets to leave."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,9 @@ class PoolOptions:
     jobs: int | None = None
     address: str | None = None
     verbose: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("jobs", self.jobs)
 
 
 def check_ready(comparison: Comparison) -> None:
@@ -151,6 +164,114 @@ def one_by_one(
         ended(planned, run_planned(planned, folder, options))
 
 
-def in_this_process(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
-    """Return the function that makes runs one by one; as `raydpzv.registry.RUN_POOLS` finds it."""
-    return one_by_one
+def on_this_machine(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
+    """Return the function that makes runs: in processes, or one by one where there is one job or a GPU to share."""
+    jobs = (
+        options.jobs
+        or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+        or 1
+    )
+    asks = (share for spec in specs for name, share in spec.resources if name.endswith("_gpus"))
+    return one_by_one if jobs == 1 or any(share != 0 for share in asks) else partial(in_processes, jobs=jobs)
+
+
+def in_processes(
+    todo: Iterable[Planned],
+    root: Path,
+    *,
+    progress: Callable[[Mapping[str, Status]], None],
+    ended: Callable[[Planned, str], None],
+    stop: threading.Event,
+    jobs: int,
+) -> None:
+    """Make runs as `one_by_one` does, each in one of `jobs` processes, with the bits that it has in this one.
+
+    A run whose process dies has no result; the others continue.
+    """
+    queue, at_work, stopping = list(todo), dict[str, Status](), _SPAWN.Event()
+    idle, busy = list[_Worker](), dict[Any, tuple[_Worker, Planned]]()
+    try:
+        while queue or busy:
+            if stop.is_set():
+                queue.clear()
+                stopping.set()
+            while queue and len(busy) < jobs:
+                worker, planned = idle.pop() if idle else _Worker(root, stopping), queue.pop(0)
+                worker.pipe.send(planned)
+                busy[worker.pipe], at_work[planned.folder] = (worker, planned), Status()
+            for pipe in wait(list(busy), _LOOK):
+                worker, planned = busy[pipe]
+                said = worker.said()
+                if isinstance(said, Status):
+                    at_work[planned.folder] = said
+                    continue
+                del busy[pipe], at_work[planned.folder]
+                if worker.process.is_alive():
+                    idle.append(worker)
+                ended(planned, said)
+            progress(dict(at_work))
+    finally:
+        for worker in (*idle, *(worker for worker, _ in busy.values())):
+            worker.end()
+
+
+class _Worker:
+    """A process that makes one run after the other. pipe: takes what is planned; gives statuses, then the reason."""
+
+    def __init__(self, root: Path, stopping: Any) -> None:
+        self.pipe, its_end = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_work, args=(its_end, root, stopping), daemon=True)
+        with _without_ctrl_c():  # the user's Ctrl-C is for this process, which tells the others
+            self.process.start()
+        its_end.close()
+
+    def said(self) -> Any:
+        """Return the run's next status, or why it has no result ("": it has one)."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return f"its process ended with status {self.process.exitcode}, perhaps out of memory; try fewer --jobs"
+
+    def end(self) -> None:
+        """End the process; what is at work in it is lost but for its last checkpoint."""
+        self.pipe.close()
+        self.process.join(_LEAVE)
+        self.process.kill()
+        self.process.join()
+
+
+def _work(pipe: Any, root: Path, stopping: Any) -> None:
+    """Make the runs that come through a pipe, until it closes."""
+    stop = threading.Event()
+
+    def hear() -> None:
+        stopping.wait()
+        stop.set()
+
+    threading.Thread(target=hear, daemon=True).start()
+    while True:
+        try:
+            planned = pipe.recv()
+        except EOFError:
+            return
+        one_by_one(
+            [planned],
+            root,
+            progress=lambda at_work: pipe.send(*at_work.values()),
+            ended=lambda planned, reason: pipe.send(reason),
+            stop=stop,
+        )
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Hold back SIGINT in this thread, and in every process that starts in the block for good."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -132,6 +132,11 @@ def label_of(scenario: AnyScenario | str) -> str:
     return found.name or found.title or own or method
 
 
+def scenario_of(scenario: AnyScenario | str) -> AnyScenario:
+    """Return a scenario that is given by its name or path, or as what it is. Raises SpecError for anything else."""
+    return load(scenario) if isinstance(scenario, str) else _checked(scenario, "scenario")
+
+
 def _checked(found: Any, name: str) -> AnyScenario:
     from raydpzv.config.scenario import AnyScenario
 

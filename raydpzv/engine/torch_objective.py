@@ -33,12 +33,15 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.models.pooled_convolutions import PooledConvolutions
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.perturbation import LayerwisePerturbation
 from raydpzv.zo.vectors import Vector
 
 _EVALUATION_ROWS = 512
 _STACK_FLOATS = 1 << 20  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
 _POOLED_POINTS = 8  # all 25 at once take 2 MB more memory and no less time
 _KEPT_BYTES = 31 << 20
+_LARGE = 1 << 22
+"""Parameters (16 MiB) above which memory counts more than drawing each layer's direction for every client."""
 _DOT = 1 << 20
 """Elements of an inner product at a time."""
 _ops = torch.ops.aten
@@ -56,8 +59,9 @@ class TorchObjective:
     loss: one of `raydpzv.registry.LOSSES`; metrics: the name of the user's, "" for none.
 
     Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB at
-    most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. One thread at a time may use
-    it. It computes on the device of its rows.
+    most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. A model above 2^22 parameters
+    has none of these: it reads the vector that it was last given, and is perturbed layer by layer. One thread at a time
+    may use it. It computes on the device of its rows.
     """
 
     def __init__(
@@ -74,6 +78,14 @@ class TorchObjective:
         self._pooled = PooledConvolutions(self._model.module) if pooled else None
         by_hand = self._stacks and rows.device.type == "cpu" and loss == "cross_entropy"
         self._stack_gradient = StackGradient(self._model.module) if by_hand else None
+        self._size, self._layout = self._model.size, self._model.layout
+        self._shapes = [p.shape for p in self._parameters]
+        self._layers = None
+        if self._size > _LARGE and not self._stacks and self._pooled is None:
+            self._layers = LayerwisePerturbation(self._model.module, self._model.offsets)
+            self._model.flat = self._model.flat.new_empty(0)
+            for p in self._parameters:
+                p.data = self._model.flat
         self._points_Pd = self._model.flat.unsqueeze(0)
 
     def vector(self, values: Vector) -> torch.Tensor:
@@ -87,22 +99,27 @@ class TorchObjective:
 
     @property
     def size(self) -> int:
-        return self._model.size
+        return self._size
 
     @property
     def layout(self) -> str:
         """Digest of the parameters' names and shapes."""
-        return self._model.layout
+        return self._layout
 
     @torch.no_grad()
     def initial(self, key: Key) -> torch.Tensor:
         """Return the parameters that `key` stands for, float32 [d]: those of `FlatModel(make, key)`."""
+        if self._layers:
+            return FlatModel(self._make, key, self._device).flat
         self._model.draw(key)
         return self._model.flat.clone()
 
     @torch.no_grad()
     def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
         check_fit(self.size, at)
+        if self._layers:
+            self._read(at)
+            return float(self._losses(self._points_Pd, rows))
         points_1d = self._room(1)
         points_1d[0].copy_(at)
         return float(self._losses(points_1d, rows))
@@ -122,6 +139,13 @@ class TorchObjective:
         """
         check_fit(self.size, at, *directions)
         losses_PM = torch.empty(len(directions), len(rows), dtype=torch.float64, device=self._device)
+        if self._layers:
+            self._read(at)
+            for losses_M, direction in zip(losses_PM, directions, strict=True):
+                for loss, batch in zip(losses_M.split(1), rows, strict=True):
+                    with self._layers.at(direction, amount):
+                        loss.copy_(self._losses(self._points_Pd, batch))
+            return losses_PM.T.cpu().numpy()
         step = self._together(len(directions))
         for first in range(0, len(directions), step):
             chunk = directions[first : first + step]
@@ -135,7 +159,7 @@ class TorchObjective:
     @torch.no_grad()
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
         check_fit(self.size, at)
-        self._model.flat.copy_(at)
+        self._read(at)
         x_BF, y_B = self._batch(rows)
         if self._stack_gradient and len(y_B) > 1:  # of one record autograd transposes some products
             return self._stack_gradient.at(x_BF, y_B)
@@ -170,7 +194,7 @@ class TorchObjective:
     def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
         """Score the rows x [N, ...] with labels y [N] or [N, T], in blocks of 512."""
         check_fit(self.size, at)
-        self._model.flat.copy_(at)
+        self._read(at)
         loss, blocks = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
             scores_BK = self._scores(x_BF.to(self._device))
@@ -180,6 +204,15 @@ class TorchObjective:
         scores_NK, y = torch.cat(blocks), y.cpu()
         mean = loss / len(y) if self._loss.by_record else float(self._loss.mean(scores_NK, y))
         return with_own(measured(scores_NK, y, self._loss, mean), self._named[1], scores_NK, y)
+
+    def _read(self, at: torch.Tensor) -> None:
+        """Compute at these parameters, float32 [d]: at a copy, or at the vector itself where the model is large."""
+        if not self._layers:
+            self._model.flat.copy_(at)
+            return
+        starts = self._model.offsets.values()
+        for p, start, shape in zip(self._parameters, starts, self._shapes, strict=True):
+            p.data = at[start : start + shape.numel()].view(shape)
 
     def _scores(self, x_BF: torch.Tensor) -> torch.Tensor:
         """Scores at the scratch model's parameters, float32 [B, K]."""

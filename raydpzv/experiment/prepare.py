@@ -198,6 +198,11 @@ class Prepared(ABC):
         """Return the row types this scenario does not keep."""
         return frozenset()
 
+    @property
+    def age_window(self) -> int:
+        """Rounds over which the staleness rows of a client are summed."""
+        return 1
+
     @abstractmethod
     def class_shares(self) -> list[float]:
         """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""

@@ -118,7 +118,7 @@ class RunCore(ABC):
         self._ledger, self._checkpoint = parts.ledger, parts.checkpoint
         self._every = prepared.spec.evaluate.every
         self.privacy_filter = prepared.privacy_filter()
-        self.recorder = Recorder(prepared.skipped_rows(), self.privacy_filter.epsilons)
+        self.recorder = Recorder(prepared.skipped_rows(), self.privacy_filter.epsilons, prepared.age_window)
         self.server_loop = ServerLoop(
             *(server, self.privacy_filter, self.recorder, prepared.budget(), controls.evaluated)
         )

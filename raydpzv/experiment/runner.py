@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from raydpzv.config.catalog import load
+from raydpzv.config.catalog import scenario_of
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, ReplayMismatch, SpecError
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
@@ -68,7 +68,7 @@ def run(
         verbose,
         callbacks=callbacks,
     )
-    asked = load(spec) if isinstance(spec, str) else spec
+    asked = scenario_of(spec)
     if runner == "local" and asked.resources.lane == "socket":
         raise SpecError(
             'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, got "socket"'
@@ -88,8 +88,9 @@ def resume(path: str | Path, *, runner: str | None = None, callbacks: Sequence[C
     Hand over the same model, data and method first, if they are your own: make the scenario again. runner: left out,
     "local", under the wall clock the run's first one. Raises InputError and DataError.
     """
+    asked = RUNNERS[runner] if runner else None
     prepared, folder, name = continued(Path(path))
-    start = RUNNERS[runner or usual_runner(prepared.spec, folder)]
+    start = asked or RUNNERS[usual_runner(prepared.spec, folder)]
     return _watched(start, prepared, RunOptions(folder, name, callbacks=callbacks), own_stop=True)
 
 
@@ -103,7 +104,11 @@ def _watched(start: Callable[..., Run], prepared: Prepared, options: RunOptions,
     """Run, with a line of progress in a notebook; own_stop: nobody else sets `stop`, so that Ctrl-C does."""
     line, out = CellLine(), options.out
     folder = out.path if isinstance(out, RunWriter) else out
-    continues = f"raydpzv.resume({str(folder)!r})" if folder else "out=FOLDER, which keeps a run to resume"
+    how = (
+        f"continue with raydpzv.resume({str(folder)!r})"
+        if folder
+        else "give out=FOLDER to keep a run that resumes"
+    )
     budget = prepared.spec.budget.updates
 
     def show(status: Status) -> None:
@@ -113,7 +118,7 @@ def _watched(start: Callable[..., Run], prepared: Prepared, options: RunOptions,
         line.show(f"waiting for {status.stage}" if status.stage else done, now=True)
 
     watch = [StatusCallback(show, PACE)] if line.shown else []
-    with interruptible(options.stop if own_stop else None, f"stopped; continue with {continues}"):
+    with interruptible(options.stop if own_stop else None, f"stopped; {how}"):
         return start(prepared, replace(options, callbacks=[*options.callbacks, *watch]))
 
 

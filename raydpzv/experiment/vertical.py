@@ -37,6 +37,8 @@ from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.privacy_filter import check_first_release, privacy_filter
 from raydpzv.sim.virtual import Timing
 
+_ROW_EACH = 16
+"""Clients up to which a service has a staleness row for each of the others."""
 Releases = Mapping[Address, float]
 
 
@@ -143,6 +145,11 @@ class PreparedVertical(Prepared):
             return FlatModel(self.server.head, Key(self.spec.seed) / "server")
         client = int(name.partition(" ")[2])
         return bottom_model(self.spec, client, self.clients[client].x_train.shape[1:])
+
+    @property
+    def age_window(self) -> int:
+        clients = self.spec.split.clients
+        return 1 if clients <= _ROW_EACH or self.spec.record.staleness == "all" else clients
 
     def skipped_rows(self) -> frozenset[str]:
         return frozenset() if self.spec.record.staleness else frozenset({"staleness"})

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.arrow_columns import array, numbers, strings
+from raydpzv.arrow_columns import array, numbers, strings, whole_numbers
 from raydpzv.records.schema import EMPTY, MU_COLUMNS, SCHEMAS
-from raydpzv.records.store import Rows
+from raydpzv.records.store import Rows, summed_ages
 
 _CODES = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d", pa.bool_(): "?"}
 _TOGETHER = 512
@@ -26,18 +26,23 @@ class Recorder:
     """A batch of rows per row type. Another thread may drain it while facts come in.
 
     skip: row types that are dropped. epsilons: converts the μ of release rows (`MU_COLUMNS`) to ε, for all rows of a
-    drain at once; None: the values stay as they are.
+    drain at once; None: the values stay as they are. age_window: rounds over which a client's ages are summed.
     """
 
     def __init__(
         self,
         skip: frozenset[str] = frozenset(),
         epsilons: Callable[[np.ndarray], np.ndarray] | None = None,
+        age_window: int = 1,
     ) -> None:
         self._skip, self._epsilons = skip, epsilons
         if epsilons:  # it imports scipy, 20 MB: the first drain would stop the run
             epsilons(np.ones(1))
         self._batches = {name: RowBatch(schema) for name, schema in SCHEMAS.items()}
+        if age_window > 1:
+            self._batches["staleness"] = RowBatch(
+                SCHEMAS["staleness"], lambda rows: summed_ages(rows, age_window)
+            )
 
     def emit(self, row_type: str, **values: Any) -> None:
         """Record one row; every column of the type's schema must be given."""
@@ -81,10 +86,13 @@ class RowBatch:
     """Rows of one schema, in the order in which they were added; any thread may add or take.
 
     A value that does not fit raises an error when it, or a later row, is added, or when the rows are taken.
+    fold: turns arrays of rows into fewer, given some hundred at a time.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema, self._packing = schema, Lock()
+    def __init__(
+        self, schema: pa.Schema, fold: Callable[[np.ndarray], np.ndarray] = lambda rows: rows
+    ) -> None:
+        self._schema, self._fold, self._packing = schema, fold, Lock()
         self._waiting: list[Row] = []
         self._packed: list[pa.RecordBatch] = []
 
@@ -109,7 +117,10 @@ class RowBatch:
             taken = self._waiting[:count]
             del self._waiting[:count]
             for kind, same in groupby(taken, type):
-                columns = (_from_arrays if kind is np.ndarray else _from_rows)(same, self._schema)
+                if kind is np.ndarray:
+                    columns = whole_numbers(self._fold(np.concatenate(list(same))), self._schema)
+                else:
+                    columns = _from_rows(same, self._schema)
                 self._packed.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
@@ -129,14 +140,3 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):  # bits, of which these are bytes
         return numbers(np.frombuffer(data, np.bool_))
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(data)])
-
-
-def _from_arrays(arrays: Iterable[Any], schema: pa.Schema) -> list[pa.Array]:
-    rows, columns, place = np.concatenate(list(arrays)), [], 0
-    for field in schema:
-        listed = pa.types.is_fixed_size_list(field.type)
-        kind, size = (field.type.value_type, field.type.list_size) if listed else (field.type, 1)
-        values = numbers(rows[:, place : place + size].reshape(-1).astype(kind.to_pandas_dtype()))
-        columns.append(pa.FixedSizeListArray.from_arrays(values, size) if listed else values)
-        place += size
-    return columns

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydpzv.arrow_columns import array, numbers, strings
+from raydpzv.arrow_columns import array, numbers, rows_of, strings, whole_numbers
 from raydpzv.errors import DataError
 from raydpzv.records.schema import EMPTY, SCHEMAS
 
@@ -38,6 +38,7 @@ _UNDIGESTED = (
     "work",
     "pair",
 )
+_OLDEST = SCHEMAS["staleness"].get_field_index("age_max")
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
 """Row types that the digest covers. The others follow from these (areas, balanced accuracies, measures, numbers, ε of
 users, attempts), belong to the data (pairs), or differ in each run (work)."""
@@ -204,13 +205,15 @@ def read_all(run: Path, where: str = "rows") -> Rows:
 def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str:
     """Return the sha256 over all rows of these types, independent of how they were split into parts.
 
-    A lost actor that was replaced changes nothing but the faults. NaN has one canonical bit pattern here, so that
+    Sums of ages over a window of rounds count whole, wherever a part ends. A lost actor that was replaced changes
+    nothing but the faults. NaN has one canonical bit pattern here, so that
     equal runs have equal digests.
     """
     state = hashlib.sha256()
     for name in sorted(name for name in names if name not in _WHERE_ANY or rows[name].num_rows):
+        table = _whole_windows(rows[name]) if name == "staleness" else rows[name]
         for field in SCHEMAS[name]:
-            column = rows[name].column(field.name)
+            column = table.column(field.name)
             state.update(f"{name}.{field.name}:{len(column)};".encode())
             between = _BETWEEN.encode() if pa.types.is_string(field.type) else b""
             for place, piece in enumerate(chunk for chunk in column.chunks if len(chunk)):
@@ -218,6 +221,28 @@ def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str
                     state.update(between)
                 state.update(_canonical(piece, field.type))
     return state.hexdigest()
+
+
+def summed_ages(rows: np.ndarray, window: int) -> np.ndarray:
+    """Add up staleness rows, int64 [n, numbers of a row], of each client over windows of rounds; each has the first."""
+    first, client = (rows[:, 0] - 1) // window * window + 1, rows[:, 1]
+    order = np.lexsort((client, first))
+    rows, first, client = rows[order], first[order], client[order]
+    begins = np.flatnonzero(np.diff(first, prepend=-1) | np.diff(client, prepend=-1))
+    found = np.add.reduceat(rows, begins) if len(rows) else rows
+    found[:, 0], found[:, 1] = first[begins], client[begins]
+    if len(rows):
+        found[:, _OLDEST] = np.maximum.reduceat(rows[:, _OLDEST], begins)
+    return found
+
+
+def _whole_windows(table: pa.Table) -> pa.Table:
+    """Return staleness rows with one for each window and client, in order; most tables are so already."""
+    place = array(table.column("round")) * 2**20 + array(table.column("client"))
+    if (np.diff(place) > 0).all():
+        return table
+    schema = SCHEMAS["staleness"]
+    return pa.Table.from_arrays(whole_numbers(summed_ages(rows_of(table), 1), schema), schema=schema)
 
 
 def _canonical(column: pa.Array, kind: pa.DataType) -> memoryview:

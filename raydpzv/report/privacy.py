@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from raydpzv.config.catalog import load
+from raydpzv.config.catalog import scenario_of
 from raydpzv.config.public_lists import stated_lists
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import planned_privacy
@@ -243,7 +243,7 @@ class ScenarioPrivacy:
 
 def privacy(scenario: AnyScenario | str, rows: int | None = None) -> ScenarioPrivacy:
     """Return every ε of a scenario before it trains; rows: of training, if the data are not here. Raises InputError."""
-    spec = load(scenario) if isinstance(scenario, str) else scenario
+    spec = scenario_of(scenario)
     plan = planned_privacy(spec, rows)
     lists = stated_lists(spec.data, spec.goal) if plan else ()
     return ScenarioPrivacy(

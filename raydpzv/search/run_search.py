@@ -6,6 +6,7 @@ import io
 import math
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -98,7 +99,7 @@ class Search:
         ranked = self.results.ranked(self.plan)[:_MOST_SHOWN]
         found = grid(trial_columns(self.plan, ranked), ranked)
         title = f"{len(self.results.rows)} trials by {self.plan.metric}; in {self.path}"
-        return table_html(title, found.rows, found.heads, self.spent)
+        return table_html(title, found.rows, found.heads, [self.plan.rows_note(), *self.spent])
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,12 @@ def tune(
     """
     pool = PoolOptions(runner, options.pop("jobs", None), options.pop("address", None))
     terms, name = SearchTerms(**options), catalog.name_of(scenario)
-    changes, _ = virtual_clock(name, overrides)
+    changes, was_wall = virtual_clock(name, overrides)
+    if was_wall:
+        warnings.warn(
+            'clock.kind = "virtual" in a search; overrides=["clock.kind=wall"] keeps the wall clock',
+            stacklevel=2,
+        )
     found = read_space(Path(space) if isinstance(space, str) else space, catalog.load(name, changes), changes)
     plan = resumed_plan(planned(name, changes, found, terms, pool.jobs)[0], Path(out))
     check_runner(plan, pool)

@@ -206,6 +206,12 @@ class SearchPlan:
         assert self.drawing is not None
         return judged(Trial(number, point, self.drawing.make(in_order(point))), self.epsilon)
 
+    def rows_note(self) -> str:
+        """Return in a sentence that test rows choose the best, "" where validation rows do."""
+        if self.metric.startswith("validation_"):
+            return ""
+        return f"the best is chosen by {self.metric} on the test rows"
+
     def same_as(self, other: SearchPlan) -> bool:
         """Return whether two searches are one, wherever their data lie and their trials run."""
         one, another = (

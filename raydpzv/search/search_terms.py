@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raydpzv.errors import check_count
+
 if TYPE_CHECKING:
     from raydpzv.search.bracket import TrialLeg
     from raydpzv.search.population import Turn
@@ -30,6 +32,10 @@ class SearchTerms:
     epsilon: float | None = None
     draw_seed: int = 0
     actors: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 1), ("grace", 1), ("interval", 1), ("draw_seed", 0)):
+            check_count(name, getattr(self, name), least)
 
     def draws(self, space: Sequence[Dimension]) -> int:
         """Return how many draws a search makes that does not learn, at each point of its grid."""

@@ -279,8 +279,8 @@ class EvaluateSection(Section):
 class RecordSection(Section):
     """What is written down."""
 
-    staleness: bool = True
-    """Keep a row for the cached embeddings of every other client that each service used."""
+    staleness: bool | Literal["all"] = True
+    """Keep ages of the cached embeddings that each service used; above 16 clients as sums, unless "all"."""
     flush: Positive = 5.0
     """Seconds between writes of the rows to the run folder."""
     checkpoint: Positive | None = None

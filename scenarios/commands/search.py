@@ -44,12 +44,8 @@ def search_command(options: SearchCommand) -> None:
         )
     space = read_space(options.space, catalog.load(scenario, changes), changes)
     plan, wanted = planned(scenario, changes, space, options, options.jobs)
-    if not plan.metric.startswith("validation_"):
-        say(
-            f"the best is chosen by {plan.metric} on the test rows; --set data.validation_fraction=0.2 gives an "
-            "estimate from other rows",
-            soft_wrap=True,
-        )
+    if note := plan.rows_note():
+        say(f"{note}; --set data.validation_fraction=0.2 gives an estimate from other rows", soft_wrap=True)
     if (repeated := wanted - len(plan.trials)) > 0:
         say(
             f"{len(plan.trials)} trials, not {wanted}: {repeated} of the draws came to the settings of another one",

@@ -47,3 +47,9 @@ def test_a_programs_own_handler_is_kept():
         signal.signal(signal.SIGINT, before)
     assert reached == ["program", True]
     assert not stop.is_set()
+
+
+def test_a_stop_that_somebody_else_asked_for_is_no_interruption():
+    stop = threading.Event()
+    with interruptible(stop, LINE):
+        stop.set()

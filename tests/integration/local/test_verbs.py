@@ -80,8 +80,20 @@ def test_what_is_no_run_is_refused_with_the_way_out(tmp_path):
         raydpzv.report(private())
     with pytest.raises(InputError, match="audit: wanted a run with a folder; give out"):
         raydpzv.audit(raydpzv.run(private()))
+    with pytest.raises(
+        InputError, match=r"audit: wanted a vertical scenario with privacy.mode set, .* got decomfl"
+    ):
+        raydpzv.audit(plain())
     with pytest.raises(SpecError, match=r'--by: wanted .* got "ledgers". Did you mean "ledger"'):
         raydpzv.audit(tmp_path, by="ledgers")
+
+
+@pytest.mark.parametrize("verb", ["run", "check", "privacy"])
+def test_what_is_no_scenario_is_refused_with_the_way_out(verb):
+    with pytest.raises(
+        SpecError, match=r"scenario: wanted a scenario's name, its TOML file, or .* got Linear"
+    ):
+        getattr(raydpzv, verb)(nn.Linear(2, 2))
 
 
 def test_a_package_that_is_called_shows_the_functions_signature():

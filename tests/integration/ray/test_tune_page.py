@@ -63,8 +63,10 @@ def test_every_command_runs(place):
 
 
 def test_the_python_example_runs_and_tune_may_stop_its_trials(place):
-    (example,) = blocks("python")
+    short, example = blocks("python")
     scope: dict[str, object] = {}
+    exec(short, scope)
+    assert scope["again"].summary["digest"] in scope["found"].table["digest"].to_pylist()
     exec(example, scope)
     assert scope["results"].num_errors == 0
     assert scope["best"] in (1e-3, 1e-2)

@@ -179,3 +179,14 @@ def test_noise_of_a_fixed_deviation_is_noise_in_tables_and_pictures(tmp_path):
     assert "VAFL" not in without
     titles = {ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes}
     assert "no noise" not in titles
+
+
+@pytest.mark.parametrize("other", [{"updates": 8}, {"every": 2}, {"model__hidden": [3]}])
+def test_scenario_objects_that_differ_in_more_than_their_method_are_refused(tmp_path, other):
+    given = {"clients": Y, "updates": 4, "every": 4, "lr": 0.1}
+    one, two = (raydpzv.horizontal("mlp", (X, Y), **given | more) for more in ({}, other))
+    with pytest.raises(
+        SpecError, match=r"decomfl: has another \[\w+\] than decomfl; scenarios that are compared"
+    ):
+        raydpzv.compare([one, two], tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -152,7 +152,10 @@ def test_types_that_are_skipped_leave_no_row():
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_digests_are_those_of_the_values_whatever_their_pieces(name):
     """Against bytes that are put together value by value."""
-    expected = slow({name: rows_of(name, 13)})
+    rows = rows_of(name, 13)
+    if name == "staleness":  # rows of the same round and client count as one
+        rows = [row | {"round": round, "client": 0} for round, row in enumerate(rows)]
+    expected = slow({name: rows})
     state = hashlib.sha256()
     for kind in sorted(SCHEMAS):
         table = expected[kind]

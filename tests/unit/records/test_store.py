@@ -8,9 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raydpzv.keys import Key
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.records.store import append_rows, joined, packed_rows, unpacked_rows, whole_pieces
+from raydpzv.records.store import (
+    append_rows,
+    joined,
+    packed_rows,
+    summed_ages,
+    unpacked_rows,
+    whole_pieces,
+)
 
 
 def test_each_write_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +77,25 @@ def test_what_a_kill_cut_off_is_no_piece() -> None:
     assert whole_pieces(one + two) == one + two
     for rest in (two[:-1], two[: two.index(b"\n")], b"[1]\n", b'"text"\n', b"\x00\n", b""):
         assert whole_pieces(one + rest) == one
+
+
+@pytest.mark.parametrize("window", [1, 5, 20])
+def test_summed_ages_are_those_of_a_loop(window: int) -> None:
+    draws = Key(7).generator()
+    rows = [
+        np.array([round, client, *draws.integers(0, 99, 28)])
+        for round in range(1, 38)
+        for client in range(20)
+        if client != round % 20
+    ]
+    expected: dict[tuple[int, int], np.ndarray] = {}
+    for row in rows:
+        place = ((row[0] - 1) // window * window + 1, row[1])
+        before = expected.get(place, np.zeros(30, np.int64))
+        sums = before + row
+        sums[5] = max(before[5], row[5])
+        expected[place] = sums
+    found = summed_ages(np.stack(rows), window)
+    assert [tuple(row[:2]) for row in found] == sorted(expected)
+    assert all(np.array_equal(row[2:], expected[tuple(row[:2])][2:]) for row in found)
+    assert summed_ages(np.zeros((0, 30), np.int64), window).shape == (0, 30)

@@ -42,6 +42,8 @@ def test_trials_of_an_object_have_the_bits_of_their_runs_and_resume(tmp_path):
         ({"lr": 0.1}, {}, "method.lr: wanted one of choice"),
         ({}, {}, "the space: wanted at least one setting"),
         ({"lr": {"grid": [0.1]}}, {"metric": "speed"}, "speed"),
+        ({"lr": {"grid": [0.1]}}, {"samples": 0}, "samples: wanted a whole number of at least 1, got 0"),
+        ({"lr": {"grid": [0.1]}}, {"jobs": 1.5}, "jobs: wanted a whole number of at least 1, got 1.5"),
         ({"lr": {"grid": [0.1]}}, {"actors": True}, "--runner local"),
         ({"lr": {"grid": [0.1]}}, {"runner": "roy"}, 'unknown runner "roy". Did you mean "ray"'),
     ],
@@ -50,6 +52,12 @@ def test_what_cannot_be_searched_is_refused_before_anything_is_written(tmp_path,
     with pytest.raises(SpecError, match=said):
         raydpzv.tune(scenario(), space, tmp_path / "none", **options)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_wall_clock_is_not_searched_silently(tmp_path):
+    wall = raydpzv.load("digits_dpzv", ["clock.kind=wall", "budget.updates=2"])
+    with pytest.warns(UserWarning, match="virtual"), pytest.raises(SpecError, match="lrr"):
+        raydpzv.tune(wall, {"lrr": {"grid": [0.1]}}, tmp_path / "none")
 
 
 def test_an_unknown_option_is_a_type_error(tmp_path):
@@ -63,5 +71,6 @@ def test_a_search_shows_itself_without_markup_of_its_settings(tmp_path):
     found = raydpzv.tune(scenario(), {"lr": {"grid": [0.1, 0.2]}}, folder)
     shown = found._repr_html_()
     assert "2 trials by accuracy" in shown
+    assert "the best is chosen by accuracy on the test rows" in shown
     assert "&lt;script&gt;" in shown
     assert "<script" not in shown

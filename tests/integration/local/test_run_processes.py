@@ -1,0 +1,92 @@
+"""Runs of a comparison in processes of this machine: the bits of one process, with or without a lost process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import scenarios
+from raydpzv.compare.folder import opened, unfinished
+from raydpzv.compare.results import collect
+from raydpzv.compare.run_comparison import PoolOptions, in_processes, on_this_machine, one_by_one
+from tests.helpers.small_comparisons import small_comparison
+
+
+def make(how, comparison, root, ended=lambda planned, why: None, stop=None, progress=lambda at_work: None):
+    with opened(root, comparison):
+        how(
+            *(unfinished(root, comparison), root),
+            progress=progress,
+            ended=ended,
+            stop=stop or threading.Event(),
+        )
+
+
+def timeless(table):
+    return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
+
+
+def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_process(tmp_path: Path):
+    slow = ("budget.updates=300", "model.engine=torch")  # compiled, a run is over before it is looked at
+    comparison, reasons, killed, most = small_comparison(*slow, seeds=(0,)), {}, [], []
+
+    def kill_one(at_work):
+        most.append(len(at_work))
+        if not killed and len(at_work) == 2 and all(status.updates > 20 for status in at_work.values()):
+            killed.append(list(at_work))
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+
+    two = partial(in_processes, jobs=2)
+    make(
+        two,
+        comparison,
+        tmp_path / "two",
+        lambda planned, why: reasons.update({planned.folder: why}),
+        progress=kill_one,
+    )
+    assert max(most) == 2
+    assert len(reasons) == 6
+    lost = [name for name, why in reasons.items() if why]
+    assert len(lost) == 1
+    assert lost[0] in killed[0]
+    assert reasons[lost[0]].startswith("its process ended with status -9")
+    assert [planned.folder for planned in unfinished(tmp_path / "two", comparison)] == lost
+    make(two, comparison, tmp_path / "two")
+    make(one_by_one, comparison, tmp_path / "one")
+    found, expected = collect(comparison, tmp_path / "two"), collect(comparison, tmp_path / "one")
+    assert timeless(found.runs) == timeless(expected.runs)
+    assert found.curves.equals(expected.curves)
+    assert not multiprocessing.active_children()
+
+
+def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path):
+    comparison, stop, over = small_comparison("budget.updates=100000", seeds=(0,)), threading.Event(), []
+
+    def halt(at_work):
+        if len(at_work) == 2 and all(status.updates > 50 for status in at_work.values()):
+            stop.set()
+
+    make(
+        partial(in_processes, jobs=2), comparison, tmp_path, lambda planned, why: over.append(why), stop, halt
+    )
+    rows = [row for row in collect(comparison, tmp_path).runs.to_pylist() if row["status"] == "stopped"]
+    assert len(over) == len(rows) == 2
+    assert all(why == "stopped before its end" for why in over)
+    assert all(0 < row["updates"] < 100_000 for row in rows)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "settings", "processes"),
+    [(1, (), False), (3, (), True), (3, ("resources.server_gpus=auto",), False)],
+)
+def test_one_job_or_a_gpu_to_share_stay_in_this_process(jobs, settings, processes):
+    how = on_this_machine(PoolOptions(jobs=jobs), [scenarios.load("digits_dpzv", settings)])
+    assert (how is one_by_one) is not processes
+    assert not processes or how.keywords == {"jobs": 3}
