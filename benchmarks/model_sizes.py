@@ -54,7 +54,7 @@ WHOLE = ((3,), (16,), (64,), (256,), (1024,), (1024, 1024), (2048, 4096), (4096,
 STEP_DOWN = 1.3
 """How many times as large a ratio may be at a size as at the next one."""
 OVER_FORWARDS = 1.15
-SECONDS = {False: 0.6, True: 0.01}
+SECONDS = {False: 0.3, True: 0.01}
 """Quick or not, to about how long a turn is."""
 ROWS = 2000
 PRIVATE = {"mode": "paper", "epsilon": 1.0, "delta": 1e-3, "clip": 2.0}

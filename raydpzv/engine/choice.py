@@ -1,16 +1,17 @@
-"""The choice of the engine that computes a run's models, one for all parties."""
+"""The choice of the engine that computes a run's models: for all parties, or for the head and the bottoms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from raydpzv.engine.dense import DenseNetwork
 from raydpzv.errors import SpecError
 
-Engine = Literal["torch", "compiled"]
+Engine = Literal["torch", "compiled", "compiled_head"]
 ENGINES: tuple[Engine, ...] = ("torch", "compiled")
+"""Those that compute every kind of model; "compiled_head" is the one for the head and the other for the bottoms."""
 
 
 @dataclass(frozen=True)
@@ -18,33 +19,49 @@ class Compilable:
     """The models of one kind of method that compiled kernels run, and where "auto" takes them.
 
     models: in words of a scenario; gpus: the settings that ask for a GPU share, which kernels have no use for; most:
-    parameters of a party's model up to which they are quicker than torch.
+    parameters of a party's model up to which they are quicker than torch; work: likewise, rows of a batch times
+    parameters, None: whatever the batch.
     """
 
     models: str
     gpus: str
     most: int
+    work: int | None = None
+
+    def small(self, network: DenseNetwork | None, rows: int) -> bool:
+        """Tell whether kernels are quicker than torch with this model, None where it is none of dense layers."""
+        if network is None or network.size > self.most:
+            return False
+        return self.work is None or rows * network.size <= self.work
 
 
-SPLIT_MODELS = Compilable(
+SPLIT_BY_GRADIENTS = Compilable(
     'model.bottom = "mlp" or "linear" with model.head = "mlp", "linear" or "sum"',
     "resources.client_gpus, resources.server_gpus",
-    20_000,
+    1_000_000,
+    28_000_000,
 )
-"""Bottoms and heads of vertical methods.
+"""Bottoms that learn by gradients, and heads.
 
-CPU time of an update under torch by that under compiled kernels, the roles of DPZV (VAFL) on digits, one thread of an
-AVX-512 machine: 12 (10) at 600 parameters a part, 8 (7) at 1,900, 3.6 (6) at 7,600, 3.2 (2.3) at 15,000, 2.1 (1.6) at
-30,000. A batch of 64; beyond, matrix products count more than calls, and BLAS catches up.
+CPU time under torch by that under compiled kernels, forward and backward of a bottom of 196 features, one thread of an
+AVX-512 machine with other work on it; batches of 4, 64 and 256: 9.4, 2.9 and 1.1 at 27,280 parameters, 3.9, 1.7 and 1.0
+at 109,072, 2.1, 1.0 and .7 at 436,240, 1.6, .85 and .6 at 872,464, .8, .6 and .4 at 4,632,592.
 """
 
-WHOLE_MODELS = Compilable('model.kind = "mlp" or "logistic"', "resources.host_gpus", 10_000)
+SPLIT_BY_DIRECTIONS = replace(SPLIT_BY_GRADIENTS, most=5_000_000, work=300_000_000)
+"""Bottoms that learn by scalars along directions.
+
+The same with embeddings at w + λu and w - λu and a step: 15, 10 and 3.8 at 27,280 parameters, 5.6, 4.1 and 1.9 at
+109,072, 3.1, 2.4 and 1.1 at 436,240, 2.5, 1.9 and 1.0 at 872,464; 1.2 and 1.1 with batches of 4 and 64 at 4,632,592.
+"""
+
+WHOLE_MODELS = Compilable('model.kind = "mlp" or "logistic"', "resources.host_gpus", 200_000)
 """Models of horizontal methods.
 
-CPU time under torch by that under compiled kernels, 10 clients' batches of 32, one thread of an AVX-512 machine with
-other work on it; losses along 1, 10 and 25 directions, and a step of SGD: 12, 2.3, 2.0 and 8 at 2,410 parameters (mlp
-on 64 features), 4.4, 1.3, 1.3 and 5.5 at 9,760, 2.4, .6, .8 and 2.3 at 15,010; 1.4, 1.1, 1.0 and 1.8 at 7,850 (logistic
-on 784). torch takes several directions in one product per layer, so that less is to be gained than in split models.
+CPU time under torch by that under compiled kernels, batches of 32 with 784 features, one thread of an AVX-512 machine
+with other work on it; losses of one client along 1 and 10 directions, of 10 clients along 10, and a gradient: 2.5, 2.8,
+2.8 and 1.7 at 2,395 parameters, 1.8, 1.2, 1.3 and 1.7 at 50,890, 1.1, .9, 1.2 and 1.8 at 203,530, 1.0, .8, 1.1 and 1.2
+at 814,090. torch takes several directions in one product per layer.
 """
 
 
@@ -58,14 +75,15 @@ def choose(
     networks: Mapping[str, DenseNetwork | None],
     family: Compilable,
     *,
+    rows: int = 1,
     engines: Sequence[Engine] = ENGINES,
     accelerator: bool = False,
 ) -> Engine:
     """Return the engine of a run.
 
-    networks: every party's model by its name in messages, None where it is none of dense layers; engines: those that
-    the method's roles can run under; accelerator: a GPU share is asked for. Raises SpecError where "compiled" was
-    asked for and cannot be.
+    networks: every party's model by its name in messages, None where it is none of dense layers; rows: of a batch;
+    engines: those that the method's roles can run under; accelerator: a GPU share is asked for. Raises SpecError where
+    "compiled" was asked for and cannot be.
     """
     if asked == "torch":
         return "torch"
@@ -77,7 +95,7 @@ def choose(
                 'or "torch"'
             )
         return "compiled"
-    small = all(network is not None and network.size <= family.most for network in networks.values())
+    small = all(family.small(network, rows) for network in networks.values())
     return "compiled" if small and not reason else "torch"
 
 

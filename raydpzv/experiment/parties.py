@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
-from raydpzv.engine.choice import SPLIT_MODELS, choose, kernels_know
+from raydpzv.engine.choice import SPLIT_BY_DIRECTIONS, SPLIT_BY_GRADIENTS, Engine, choose, kernels_know
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import DenseNetwork, dense_head
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top, TopRows
@@ -175,7 +175,7 @@ class ServerFactory:
         rows = TopRows(self.y_train, self.y_held_out, clients, width, self.validated, metrics)
 
         def top(settings: HeadSettings) -> Top:
-            if spec.model.engine == "compiled":
+            if spec.model.engine in ("compiled", "compiled_head"):
                 return CompiledTop(self.network(), settings, key, rows)
             from raydpzv.engine.head import Head
             from raydpzv.engine.torch_engine import TorchTop
@@ -253,16 +253,25 @@ def _with_engine(
     spec: VerticalScenario, clients: Sequence[ClientFactory], server: ServerFactory
 ) -> VerticalScenario:
     """Return the scenario with the engine that runs it, which is recorded: another version may choose otherwise."""
-    model, resources = spec.model, spec.resources
+    model, resources, batch = spec.model, spec.resources, spec.method.batch
     shares = (resources.client_gpus, resources.server_gpus)
-    engine = choose(
-        model.engine,
-        kernels_know(spec.loss)
-        | {f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]}
-        | {label(client.client, spec.party_names): client.dense() for client in clients}
-        | {f'model.head = "{model.head}"': server.dense()},
-        SPLIT_MODELS,
-        engines=spec.descriptor.engines,
-        accelerator=any(share != 0.0 for of in shares for share in (of if isinstance(of, tuple) else (of,))),
-    )
+    given: dict[str, Any] = {
+        "rows": batch if isinstance(batch, int) else len(server.y_train),
+        "engines": spec.descriptor.engines,
+        "accelerator": any(s != 0.0 for of in shares for s in (of if isinstance(of, tuple) else (of,))),
+    }
+    family = SPLIT_BY_DIRECTIONS if spec.descriptor.rule else SPLIT_BY_GRADIENTS
+    bottoms: dict[str, Any] = {
+        f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]
+    }
+    bottoms |= {label(client.client, spec.party_names): client.dense() for client in clients}
+    head = kernels_know(spec.loss) | {f'model.head = "{model.head}"': server.dense()}
+    if model.engine == "compiled_head":
+        choose("compiled", head, SPLIT_BY_GRADIENTS, **given)
+        engine: Engine = "compiled_head"
+    else:
+        engine = choose(model.engine, bottoms | head, family, **given)
+    if (model.engine, engine) == ("auto", "torch"):
+        with_head = choose("auto", head, SPLIT_BY_GRADIENTS, **given) == "compiled"
+        engine = "compiled_head" if with_head else "torch"
     return spec.model_copy(update={"model": model.model_copy(update={"engine": engine})})

@@ -120,9 +120,10 @@ class ModelSection(BottomSection):
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
     """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros, or of
     orthonormal weights without a bias."""
-    engine: Literal["auto", "torch", "compiled"] = "auto"
+    engine: Literal["auto", "torch", "compiled", "compiled_head"] = "auto"
     """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
-    "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
+    compiled kernels for the head alone. "auto" takes compiled kernels where they are quicker than torch: for all
+    parties, or for the head."""
 
     def weights_of(self, party: int | str, names: Sequence[str]) -> str | None:
         """Return a client's weights, or those of "server"; names: of the parties."""
@@ -137,8 +138,8 @@ class ModelSection(BottomSection):
         return self.head_hidden if isinstance(self.head_hidden, tuple) else (self.head_hidden,)
 
 
-class PrivacySection(Section):
-    """Clipping and noise. What may be claimed is on the privacy page, not here."""
+class NoiseSection(Section):
+    """How releases are clipped, and how much noise they get: a deviation, or an ε that it follows from."""
 
     mode: Literal["none", "paper", "proved"] = "none"
     """No noise; noise as the DPZV papers calibrate it (which does not prove what they claim), for other methods noise
@@ -155,6 +156,11 @@ class PrivacySection(Section):
     clip: Positive | None = None
     """Two-sided threshold C of per-sample slopes (DPZV; "proved": see method.clip_over), norm S of each row (others);
     without it nothing is clipped."""
+
+
+class PrivacySection(NoiseSection):
+    """Clipping and noise. What may be claimed is on the privacy page, not here."""
+
     relation: Literal["replace", "add_remove", "labels"] | None = None
     """What neighbouring tables of "proved" differ in: one record replaced (left out: this), its term set to zero, or
     its label alone."""

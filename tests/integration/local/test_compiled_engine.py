@@ -107,7 +107,7 @@ def test_the_parties_work_without_torch() -> None:
             'cannot run model.bottom = "cnn"',
         ),
         (("model.engine=compiled", "resources.server_gpus=0.5"), "cannot run on a GPU"),
-        (("model.engine=fast",), "wanted 'auto', 'torch' or 'compiled'"),
+        (("model.engine=fast",), "wanted 'auto', 'torch', 'compiled' or 'compiled_head'"),
     ],
 )
 def test_an_engine_that_cannot_run_the_model_ends_with_status_2(
@@ -121,9 +121,37 @@ def test_an_engine_that_cannot_run_the_model_ends_with_status_2(
 
 
 def test_the_summary_says_which_engine_ran(tmp_path: Path) -> None:
-    scenarios.run(loaded("frozen", "auto", "model.hidden=[2000]"), tmp_path / "large")
+    scenarios.run(loaded("frozen", "auto", "model.hidden=[60000]"), tmp_path / "large")
     stated = json.loads((tmp_path / "large" / "summary.json").read_text())
-    assert stated["engine"] == "torch", "a bottom of more than 20,000 parameters"
+    assert stated["engine"] == "compiled_head", "a bottom of more than 1,000,000 parameters"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_head_is_compiled_whatever_the_bottoms_are(method: str) -> None:
+    of_torch = ("model.bottom=cnn", "model.hidden=[4]")
+    auto, torchs = (scenarios.run(loaded(method, engine, *of_torch)) for engine in ("auto", "torch"))
+    assert (auto.summary["engine"], torchs.summary["engine"]) == ("compiled_head", "torch")
+    ours, theirs = (run.rows("service")["loss"].to_numpy() for run in (auto, torchs))
+    assert np.isfinite(ours[:20]).any()
+    assert ours[:20] == pytest.approx(theirs[:20], rel=1e-3, nan_ok=True)
+    assert (
+        auto.summary["digest"] == scenarios.run(loaded(method, "compiled_head", *of_torch)).summary["digest"]
+    )
+
+
+def test_a_run_with_a_compiled_head_resumes_to_the_same_digest(tmp_path: Path) -> None:
+    spec = loaded("vafl", "auto", "model.bottom=cnn", "model.hidden=[4]")
+    whole = scenarios.run(spec)
+    run_prepared(prepare(spec), tmp_path / "run", until=25)
+    experiment, folder, _ = resuming(tmp_path / "run")
+    assert run_prepared(experiment, folder).summary["digest"] == whole.summary["digest"]
+
+
+def test_a_head_that_kernels_cannot_run_ends_with_status_2() -> None:
+    given = ("--set", "model.engine=compiled_head", "--set", "resources.server_gpus=0.5")
+    result = CliRunner().invoke(app, ["run", "digits_dpzv", *given])
+    assert result.exit_code == 2, result.output
+    assert "cannot run on a GPU" in " ".join(result.output.split())
 
 
 @pytest.mark.slow

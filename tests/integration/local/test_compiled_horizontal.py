@@ -102,7 +102,7 @@ def test_what_it_cannot_run_ends_with_status_2(overrides: tuple[str, ...], words
 
 
 def test_auto_leaves_larger_models_to_torch() -> None:
-    spec = scenarios.load("digits_decomfl", ["model.hidden=[2000]", "data.train_rows=200"])
+    spec = scenarios.load("digits_decomfl", ["model.hidden=[4000]", "data.train_rows=200"])
     assert prepare_horizontal(spec).engine == "torch"
 
 

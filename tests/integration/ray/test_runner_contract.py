@@ -187,6 +187,7 @@ def test_a_stopped_run_resumes_on_the_other_runner_to_the_same_bits(row, tmp_pat
     assert first["updates"] < second["updates"] < whole.summary["updates"]
     experiment, opened, _ = continued(folder)
     assert_same(run_prepared(experiment, opened, runner="ray"), whole)
+    assert opened.read_ledger is None, "an actor has it"
     if isinstance(prepared, PreparedHorizontal):
         assert rebuild(folder).verified
 
