@@ -163,7 +163,7 @@ def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -
 
 
 def _numbers(loss: Any, settings: Mapping[str, Any]) -> bool | None:
-    """Tell whether labels are numbers rather than classes; None: as their type says."""
+    """Return whether labels are numbers rather than classes; None: as their type says."""
     if loss is None or (isinstance(loss, str) and not is_foreign(loss)):
         return loss is not None and LOSSES[loss].labels == "numbers"
     targets = settings.get("model__targets", dict(settings.get("model", {})).get("targets"))

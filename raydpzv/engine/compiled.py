@@ -126,7 +126,7 @@ class _Directions:
         self.z, self.factors = np.empty((0, size), np.float32), np.empty(0)
 
     def made(self, seeds: np.ndarray) -> bool:
-        """Tell whether these are the ones that are kept."""
+        """Return whether these are the ones that are kept."""
         return len(self.z) == len(seeds) and np.array_equal(seeds, self._seeds)
 
     def room(self, seeds: np.ndarray) -> np.ndarray:

@@ -42,7 +42,7 @@ class Loss:
     score: str = "accuracy"
 
     def accepts(self, kind: str) -> bool:
-        """Tell whether labels of this kind are what the loss is for."""
+        """Return whether labels of this kind are what the loss is for."""
         return kind == self.labels or (self.labels == "any" and kind != "times")
 
 

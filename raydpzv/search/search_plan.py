@@ -47,7 +47,7 @@ _TOLERANCE = 1 + 1e-9
 
 
 def is_higher_better(metric: str, spec: AnyScenario) -> bool:
-    """Tell whether more of a metric is better; of a user's own the scenario says so (`evaluate.lower`)."""
+    """Return whether more of a metric is better; of a user's own the scenario says so (`evaluate.lower`)."""
     own = metric.removeprefix("validation_") in (spec.evaluate.lower or ())
     return {**METRICS, **OF_NUMBERS}.get(metric, "min" if own else "max") == "max"
 

@@ -176,7 +176,7 @@ class _Rows:
 
 
 def _by_row(module: nn.Module) -> bool:
-    """Tell whether a module only reads rows of its weights, which are then perturbed alone: on CPUs."""
+    """Return whether a module only reads rows of its weights, which are then perturbed alone: on CPUs."""
     plain = type(module) is torch.nn.Embedding and module.max_norm is None
     return plain and module.weight.requires_grad and module.weight.device.type == "cpu"  # type: ignore[return-value]
 
