@@ -16,7 +16,7 @@ from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import PoolOptions, check_ready
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import InputError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import Run, folder_of
 from raydpzv.foreign import handle
 from raydpzv.interrupts import interruptible
@@ -77,6 +77,8 @@ def compare(
     if unknown := set(options) - set(CompareOptions.__annotations__):
         raise TypeError(f"compare() got an unexpected keyword argument '{min(unknown)}'")
     asked_for: list[Any] = list(source) if isinstance(source, list | tuple) else [source]
+    if not asked_for:
+        raise SpecError("source: wanted a comparison or scenarios, got an empty list")
     names = [catalog.name_of(one) for one in asked_for]
     check_alike([one for one in asked_for if not isinstance(one, str)])
     listed = [method if isinstance(method, str) else handle(method) for method in methods]

@@ -171,8 +171,11 @@ def by_ids(views: Any, y: Any, ids: Any) -> tuple[Any, np.ndarray]:
         given[_Y] = given.pop("labels" if isinstance(ids, Mapping) else str(len(parts) - 1), None)
     given.setdefault(_Y, next(iter(given.values()), None))
     if given.keys() != parts.keys() or any(value is None for value in given.values()):
+        listed = ", ".join(name for name in parts if name is not _Y)
+        got = ", ".join(str(name) for name, value in given.items() if name is not _Y and value is not None)
         raise DataError(
-            f"ids: wanted the ids of {', '.join(name for name in parts if name is not _Y)}, of each view"
+            f"ids: wanted an entry for each view, {listed}, in the form of views, got {got}; the labels' own come last "
+            'in a list, in a table as "labels"'
         )
     rows = {name: _rows_of(given[name], len(array), name or "labels") for name, array in parts.items()}
     first = next(iter(rows.values()))

@@ -88,6 +88,8 @@ def resume(path: str | Path, *, runner: str | None = None, callbacks: Sequence[C
     Hand over the same model, data and method first, if they are your own: make the scenario again. runner: left out,
     "local", under the wall clock the run's first one. Raises InputError and DataError.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"path: wanted the folder of a run, got {type(path).__name__}; give what `out` was")
     asked = RUNNERS[runner] if runner else None
     prepared, folder, name = continued(Path(path))
     start = asked or RUNNERS[usual_runner(prepared.spec, folder)]

@@ -88,6 +88,13 @@ def test_what_is_no_run_is_refused_with_the_way_out(tmp_path):
         raydpzv.audit(tmp_path, by="ledgers")
 
 
+def test_a_scenario_is_no_folder_and_no_scenarios_are_no_comparison(tmp_path):
+    with pytest.raises(InputError, match="wanted the folder of a run, got VerticalScenario"):
+        raydpzv.resume(private())
+    with pytest.raises(SpecError, match="got an empty list"):
+        raydpzv.compare([], tmp_path)
+
+
 @pytest.mark.parametrize("verb", ["run", "check", "privacy"])
 def test_what_is_no_scenario_is_refused_with_the_way_out(verb):
     with pytest.raises(

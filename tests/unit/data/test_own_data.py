@@ -154,8 +154,8 @@ def test_labels_have_ids_of_their_own(named):
         ({"a": [1, 2, 3], "b": [1, 2, 3]}, "wanted one for each of the 4 records of a, got 3"),
         ({"a": [1, 2, 3, 4], "b": ["1", "2", "3"]}, "no record is in every view"),
         ({"a": [1, 2, 3, 4], "b": [[1], [2], [3]]}, "wanted a number or a text for each record of b"),
-        ({"a": [1, 2, 3, 4], "c": [1, 2, 3]}, "wanted the ids of a, b, of each view"),
-        ({"a": [1, 2, 3, 4]}, "wanted the ids of a, b"),
+        ({"a": [1, 2, 3, 4], "c": [1, 2, 3]}, "each view, a, b, in the form of views, got a, c"),
+        ({"a": [1, 2, 3, 4]}, "each view, a, b, in the form of views, got a;"),
         (3, "wanted a list or a table"),
     ],
 )
