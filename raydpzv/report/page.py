@@ -201,7 +201,7 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
 def _title(summaries: Sequence[run_summary.Summary]) -> str:
     if len(summaries) > 1:
         return f"{len(summaries)} runs side by side"
-    return f"{summaries[0].get('scenario')}: {summaries[0].get('method')}"
+    return ": ".join(str(summaries[0][part]) for part in ("scenario", "method") if summaries[0].get(part))
 
 
 def _facts(summaries: Sequence[run_summary.Summary]) -> str:
