@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -31,6 +32,9 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 # Ray exports metrics every ten seconds by default, and a test waits for them
 os.environ.setdefault("RAY_metrics_report_interval_ms", "2000")
+
+# a job in a shell's background ignores Ctrl-C, and so would all that it starts
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # as in every run; with two threads small forward passes are many times slower on a busy machine
 torch.set_num_threads(1)

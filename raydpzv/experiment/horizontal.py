@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raydpzv.arrow_columns import array
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
@@ -120,6 +119,8 @@ class PreparedHorizontal(Prepared):
         parts, plan, setting = self.user_parts, self.spec.descriptor.users(self.spec.method), self.setting
         if parts is None or plan is None:
             return {}
+        from raydpzv.arrow_columns import array  # Arrow, which clients do without
+
         tried = array(rows["attempt"].column("silos"))
         found: dict[str, Any] = {
             "aggregation": plan.aggregation,

@@ -307,7 +307,7 @@ def test_odd_input_ends_with_one_line_and_status_2(frozen, tmp_path, arguments):
 
 
 def test_an_unforeseen_error_is_one_line_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("scenarios.commands.privacy.planned_privacy", lambda spec, rows: 1 // 0)
+    monkeypatch.setattr("scenarios.commands.privacy.privacy", lambda spec, rows: 1 // 0)
     result = call("privacy", "digits_dpzv")
     assert result.exit_code == 1
     assert result.stderr.startswith("raydpzv: internal error, ZeroDivisionError")

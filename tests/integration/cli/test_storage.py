@@ -166,7 +166,7 @@ def test_a_copy_of_a_run_under_way_is_not_sent_to_continue_with_it_here(uri):
     assert on in said.stderr
     for words in (("report", "copy"), ("audit", "copy"), ("publish", "copy", "--out", "out")):
         line = complaint(call(*words))
-        assert f"copy: is a copy of {uri} from before its run had come to an end" in line
+        assert f"copy: is a copy of {uri} from before its run ended" in line
         assert bring in line
         assert on in line
     assert "the run has not come to its end: is a copy of " in call("replay", "copy").stdout

@@ -281,12 +281,17 @@ def test_the_public_door_is_what_it_says():
             "Callback",
             "Run",
             "__version__",
+            "audit",
             "check",
             "compare",
             "horizontal",
             "load",
             "methods",
+            "privacy",
+            "report",
+            "resume",
             "run",
+            "tune",
             "vertical",
         ]
     )

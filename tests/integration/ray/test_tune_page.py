@@ -66,7 +66,8 @@ def test_the_python_example_runs_and_tune_may_stop_its_trials(place):
     short, example = blocks("python")
     scope: dict[str, object] = {}
     exec(short, scope)
-    assert scope["again"].summary["digest"] in scope["found"].table["digest"].to_pylist()
+    assert scope["found"].table.num_rows == 4
+    assert scope["again"].summary["updates"] == 60  # with noise of its own: no digest is a trial's
     exec(example, scope)
     assert scope["results"].num_errors == 0
     assert scope["best"] in (1e-3, 1e-2)

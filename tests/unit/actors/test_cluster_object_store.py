@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import actors.driver
 import actors.horizontal.driver
 import actors.vertical.driver
 import scenarios
@@ -19,13 +20,13 @@ class Asked(Exception):
     """Ended a run where it starts Ray."""
 
 
-def asked_by(module, run, prepared, monkeypatch):
+def asked_by(run, prepared, monkeypatch):
     """Return the bytes of object store that a run asks for beyond those for messages."""
 
     def connected(address, *, verbose, object_store_memory):
         raise Asked(object_store_memory - OBJECT_STORE)
 
-    monkeypatch.setattr(module, "connected", connected)
+    monkeypatch.setattr(actors.driver, "connected", connected)
     with pytest.raises(Asked) as asked:
         run(prepared, RunOptions())
     return asked.value.args[0]
@@ -39,14 +40,12 @@ def pickled(*things):
 def test_a_vertical_run_asks_for_what_its_actors_are_sent(small, holder, monkeypatch):
     alone = ("resources.client_actors=0",) if holder == "the server's actor" else ()
     prepared = prepare(small(*alone))
-    driver = actors.vertical.driver
-    room = asked_by(driver, driver.run_vertical, prepared, monkeypatch)
+    room = asked_by(actors.vertical.driver.run_vertical, prepared, monkeypatch)
     sent = [prepared] if alone else [replace(prepared, clients=()), *prepared.clients]
     assert room == pytest.approx(pickled(*sent), rel=0.05)
 
 
 def test_a_horizontal_run_asks_for_the_data_once(monkeypatch):
     prepared = prepare(scenarios.load("digits_decomfl", []))
-    driver = actors.horizontal.driver
-    room = asked_by(driver, driver.run_horizontal, prepared, monkeypatch)
+    room = asked_by(actors.horizontal.driver.run_horizontal, prepared, monkeypatch)
     assert room == pytest.approx(pickled(prepared), rel=0.05)
