@@ -95,6 +95,8 @@ def _losses(spec: CommonSections) -> Iterator[str]:
         )
     if spec.targets and not is_foreign(spec.loss):
         yield f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave it out'
+    if getattr(getattr(spec, "privacy", None), "trust_loss", None) and not is_foreign(spec.loss):
+        yield f'privacy.trust_loss: goes with a loss of your own, got "{spec.loss}"; leave it out'
     if of_numbers(spec.goal):
         for setting, value in (("data.classes", spec.data.labels), ("users.labels", _most_labels(spec))):
             if value is not None:

@@ -102,7 +102,7 @@ def own_metrics(name: str) -> OwnMetrics:
 def _called(metrics: Callable[..., Any], scores_NK: np.ndarray, y: np.ndarray) -> dict[str, float]:
     try:
         found = metrics(scores_NK.copy(), y.copy())
-    except Exception as error:  # whatever the user's code raises is said in one line
+    except (Exception, SystemExit) as error:  # whatever the user's code raises is said in one line
         shapes = f"scores {list(scores_NK.shape)} and labels {list(y.shape)} of {y.dtype}"
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"evaluate.metrics: your metrics fail on {shapes} ({text})") from error

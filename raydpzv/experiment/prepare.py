@@ -32,7 +32,7 @@ from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.losses import Loss, check_loss
+from raydpzv.models.losses import Loss, check_loss, records_checked
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
@@ -287,7 +287,8 @@ def check_labels(train: Table | GeneratedTable, loss: str) -> None:
 def check_functions(spec: AnyScenario, labels: np.ndarray, outputs: int) -> None:
     """Try a user's own loss and metrics on made-up scores and the held-out labels. Raises InputError."""
     if is_foreign(spec.loss):
-        check_loss(LOSSES[spec.loss], torch.tensor(labels[:8]), outputs)
+        records = records_checked(getattr(spec.method, "batch", None))
+        check_loss(LOSSES[spec.loss], torch.tensor(labels[:records]), outputs, records)
     measures = own_measures(spec, labels, outputs)
     if unknown := sorted(set(spec.evaluate.lower or ()) - set(measures)):
         raise SpecError(

@@ -18,6 +18,7 @@ from raydpzv.errors import SpecError
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan
+from raydpzv.models.losses import MOST_CHECKED
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
 from raydpzv.privacy.integers import IntegerReleasePlan, solve
@@ -91,20 +92,26 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
             "alone, which is checked on one batch of at most twice the planned size"
         )
     if is_foreign(spec.loss):
+        stated = ", as you state," if spec.privacy and spec.privacy.trust_loss else ""
         clauses.append(
-            "ε supposes that your own loss gives each record a value of its own scores and label alone, which is "
-            "checked on one batch"
+            f"ε supposes{stated} that your own loss gives each record a value of its own scores and label alone, which "
+            f"is checked on at most {MOST_CHECKED} records with made-up scores"
         )
     return tuple(clauses)
 
 
 def unstated(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
-    """Return the premise about a user's own method, unless the user states it."""
-    if spec.method.name not in spec.own or (spec.privacy and spec.privacy.trust_method):
-        return ()
-    return (
-        "your own method may release more than its descriptor says (privacy.trust_method = true states that not)",
-    )
+    """Return the premises about a user's own method and loss that the user does not state, one clause each."""
+    given, clauses = spec.privacy, []
+    if spec.method.name in spec.own and not (given and given.trust_method):
+        clauses.append(
+            "your own method may release more than its descriptor says (privacy.trust_method = true states that not)"
+        )
+    if is_foreign(spec.loss) and not (given and given.trust_loss):
+        clauses.append(
+            "your own loss may mix the records of a batch (privacy.trust_loss = true states that it does not)"
+        )
+    return tuple(clauses)
 
 
 def _setting(spec: VerticalScenario, rows: int) -> PrivacySetting:

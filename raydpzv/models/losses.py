@@ -17,8 +17,8 @@ from raydpzv.lazy_import import torch
 
 Rows = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """(scores [..., B, K], labels [B] or [B, T]) to one value a record, [..., B], in the scores' precision."""
-_CHECKED = 8
-"""Records on which a user's loss is checked."""
+_CHECKED, MOST_CHECKED = 8, 256
+"""Fewest and most records on which a user's loss is checked."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _valued(loss: Callable[..., Any], scores_BK: torch.Tensor, labels: torch.Ten
     """Return a user's loss of each record. Raises InputError."""
     try:
         values = loss(scores_BK, labels)
-    except Exception as error:  # whatever the user's loss raises is said in one line
+    except (Exception, SystemExit) as error:  # whatever the user's loss raises is said in one line
         shapes = f"scores {list(scores_BK.shape)} and labels {list(labels.shape)} of {labels.dtype}"
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"model.loss: your loss fails on {shapes} ({text})") from error
@@ -157,22 +157,27 @@ def _valued(loss: Callable[..., Any], scores_BK: torch.Tensor, labels: torch.Ten
     return values.to(scores_BK.dtype)
 
 
-def check_loss(loss: Loss, labels: torch.Tensor, outputs: int) -> None:
-    """Refuse a user's loss that is no function of each record alone. Raises InputError, which says what to change.
+def records_checked(batch: object) -> int:
+    """Return on how many records a loss is checked: twice a batch, within bounds; the most for no number ("all")."""
+    return min(max(_CHECKED, 2 * batch), MOST_CHECKED) if isinstance(batch, int) else MOST_CHECKED
 
-    labels: of some records, as the loss gets them; outputs: K.
+
+def check_loss(loss: Loss, labels: torch.Tensor, outputs: int, records: int = _CHECKED) -> None:
+    """Refuse a user's loss that mixes records of one made-up batch. Raises InputError, which says what to change.
+
+    labels: of some records, as the loss gets them; outputs: K; records: B. A loss that mixes others passes.
     """
-    places = torch.arange(_CHECKED) % len(labels)
+    places = torch.arange(records) % len(labels)
     labels = labels[places]
-    scores_BK = torch.randn(_CHECKED, outputs, generator=torch.Generator().manual_seed(0))
+    scores_BK = torch.randn(records, outputs, generator=torch.Generator().manual_seed(0))
     before = scores_BK.clone(), labels.clone()
     values_B = loss.rows(scores_BK, labels)
     if not (torch.equal(scores_BK, before[0]) and torch.equal(labels, before[1])):
         raise InputError("model.loss: your loss changes the scores or labels it is given; work on a copy")
     if not _same(values_B, loss.rows(scores_BK, labels)):
         raise InputError("model.loss: two calls on the same scores differ; leave out what is random")
-    others_BK, numbers = scores_BK.roll(1, 0) + 1, torch.arange(_CHECKED)
-    for bit in range((_CHECKED - 1).bit_length()):
+    others_BK, numbers = scores_BK.roll(1, 0) + 1, torch.arange(records)
+    for bit in range((records - 1).bit_length()):
         for value in (0, 1):  # of any two records each changes once while the other stays
             stays = (numbers >> bit & 1) == value
             mixed = torch.where(stays[:, None], scores_BK, others_BK)

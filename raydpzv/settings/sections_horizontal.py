@@ -103,6 +103,9 @@ class HorizontalPrivacySection(Section):
     trust_method: bool | None = None
     """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε
     of such a method is proved."""
+    trust_loss: bool | None = None
+    """true: you state that your own loss gives each record a value of its own scores and label alone. Without it no ε
+    of such a loss is proved."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 

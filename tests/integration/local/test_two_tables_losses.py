@@ -14,6 +14,8 @@ import torch
 import scenarios
 from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import planned_privacy
+from raydpzv.models.losses import check_loss
+from raydpzv.registry import LOSSES as LOSS_NAMES
 from tests.helpers.proved_modes import BY_CLIENT, MODES, USER_MODES, USERS
 from tests.helpers.raw_tables import CHANGED, NUMBERS, ROWS, raw
 from tests.helpers.two_tables import seen
@@ -21,10 +23,11 @@ from tests.integration.local.test_two_tables import checked_moves, differences
 from tests.integration.local.test_two_tables_users import moved_by, owner_of_changed
 
 HERE = "tests.integration.local.test_two_tables_losses"
+TRUSTED = "privacy.trust_loss=true"
 LOSSES = {
     "squared_error": ("model.loss=squared_error",),
     "multi_label": ("model.loss=multi_label",),
-    "own": (f"model.loss={HERE}:absolute", "model.targets=numbers"),
+    "own": (f"model.loss={HERE}:absolute", "model.targets=numbers", TRUSTED),
 }
 VERTICAL = [
     pytest.param(loss, method, mode, id=f"{loss}-{method}-{mode}")
@@ -43,7 +46,7 @@ def absolute(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def turned(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Let one large label turn all records' losses round: no function of each record alone."""
-    return absolute(scores, y) * (1 - 2 * (y.abs().amax() > 1e4))
+    return absolute(scores, y) * (1 - 2 * (y.abs().amax() > 100))
 
 
 def written(folder, loss, change=""):
@@ -87,7 +90,7 @@ def test_a_label_of_any_size_moves_its_own_query_within_the_clip(tmp_path, loss,
 
 
 def test_control_a_loss_that_mixes_records_moves_further(tmp_path, monkeypatch):
-    monkeypatch.setitem(LOSSES, "turned", (f"model.loss={HERE}:turned", "model.targets=numbers"))
+    monkeypatch.setitem(LOSSES, "turned", (f"model.loss={HERE}:turned", "model.targets=numbers", TRUSTED))
     spec = vertical(written(tmp_path / "one", "turned"), "turned", "dpzv", "frozen")
     first = seen(spec)
     other = seen(vertical(written(tmp_path / "label", "turned", "label"), "turned", "dpzv", "frozen"), first)
@@ -120,6 +123,35 @@ def test_an_own_loss_proves_nothing_until_its_targets_are_stated(tmp_path):
         scenarios.load(scenario, [s for s in settings if not s.startswith("model.targets")])
     plan = planned_privacy(scenarios.load(scenario, settings))
     assert any("your own loss gives each record a value of its own" in clause for clause in plan.caveats())
+
+
+def of_users(path, loss, *more):
+    mode = next(iter(USER_MODES["uldp_avg"].values()))
+    settings = [*USERS, *given(path, loss), "users={count=8}", *mode, *more]
+    return scenarios.load("digits_users", ["method={name='uldp_avg'}", *settings])
+
+
+def test_a_loss_that_mixes_records_for_large_labels_alone_is_not_proved(tmp_path, monkeypatch):
+    monkeypatch.setitem(LOSSES, "turned", (f"model.loss={HERE}:turned", "model.targets=numbers"))
+    path = written(tmp_path / "one", "turned")
+    found = LOSS_NAMES[f"{HERE}:turned"]
+    check_loss(found, torch.tensor(raw().x[:, :2] * 3), 2, 256)  # small labels reveal nothing
+    verdicts = {}
+    for loss, more in (("turned", ()), ("turned", (TRUSTED,)), ("squared_error", ())):
+        plan = planned_privacy(of_users(path, loss, *more))
+        verdicts[loss, bool(more)] = plan.verdict().text
+        stated = any("as you state, that your own loss" in clause for clause in plan.caveats())
+        assert stated == bool(more)
+    assert "not proved" in verdicts["turned", False]
+    assert TRUSTED.replace("=", " = ") in verdicts["turned", False]
+    for proved in (verdicts["turned", True], verdicts["squared_error", False]):
+        assert "not proved" not in proved
+    with pytest.raises(SpecError, match=r"proves nothing here: your own loss .*trust_loss = true"):
+        planned_privacy(vertical(path, "turned", "dpzv", "frozen"))
+    for refused in (of_users, lambda *given: vertical(*given, "dpzv", "frozen")):
+        monkeypatch.setitem(LOSSES, "usual", ("model.loss=squared_error", TRUSTED))
+        with pytest.raises(SpecError, match=r"privacy.trust_loss: goes with a loss of your own"):
+            refused(path, "usual")
 
 
 def test_classes_are_told_apart_by_no_other_loss(tmp_path):

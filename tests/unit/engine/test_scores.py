@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -84,6 +85,8 @@ def test_what_is_no_table_of_floats_is_refused(returned, complaint):
 def test_errors_of_own_metrics_are_said_in_a_line():
     with pytest.raises(InputError, match=r"your metrics fail on scores \[50, 2\] .*ZeroDivisionError"):
         own_metrics(handle(lambda scores, y: 1 / 0))(SCORES, Y)
+    with pytest.raises(InputError, match=r"your metrics fail on scores \[50, 2\] .*SystemExit: gone"):
+        own_metrics(handle(lambda scores, y: sys.exit("gone")))(SCORES, Y)
     with pytest.raises(SpecError, match="wanted a function of scores and labels"):
         own_metrics(handle([1]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import handle
 from raydpzv.keys import Key
-from raydpzv.models.losses import check_loss, cox, squared_error
+from raydpzv.models.losses import check_loss, cox, records_checked, squared_error
 from raydpzv.models.whole import whole
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
@@ -154,6 +155,7 @@ OWN = {
     "chance": (lambda s, y: ((s - y + torch.randn(1)) ** 2).mean(1), "two calls on the same scores differ"),
     "changes": (lambda s, y: (s.sub_(y) ** 2).mean(1), "changes the scores or labels"),
     "an error": (lambda s, y: s @ y, "your loss fails on scores"),
+    "an exit": (lambda s, y: sys.exit("gone"), "your loss fails on scores.*SystemExit: gone"),
 }
 
 
@@ -162,6 +164,18 @@ def test_own_losses_that_are_no_function_of_a_record_are_refused(kind):
     function, complaint = OWN[kind]
     with pytest.raises(InputError, match=complaint):
         check_loss(LOSSES[handle(function)], NUMBERS, 3)
+
+
+@pytest.mark.parametrize(("batch", "records"), [(1, 8), (20, 40), (1000, 256), ("all", 256), (None, 256)])
+def test_as_many_records_are_checked_as_two_batches_have(batch, records):
+    assert records_checked(batch) == records
+
+
+def test_a_loss_that_mixes_records_of_large_batches_alone_is_refused():
+    found = LOSSES[handle(lambda s, y: ((s - y) ** 2).mean(1) + (s.sum() if len(s) > 8 else 0))]
+    check_loss(found, NUMBERS, 3)
+    with pytest.raises(InputError, match="depends on the other records"):
+        check_loss(found, NUMBERS, 3, records_checked(8))
 
 
 def test_an_own_loss_gets_labels_in_the_scores_precision_and_classes_as_they_are():
