@@ -6,6 +6,8 @@ Objects travel to other processes by value, with the scenario that names them.
 
 from __future__ import annotations
 
+import copyreg
+import dis
 import hashlib
 import importlib
 import inspect
@@ -15,7 +17,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from types import CodeType, FunctionType
+from functools import cached_property
+from itertools import chain
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from raydpzv.errors import InputError, SpecError, missing, suggest
@@ -24,8 +28,10 @@ HERE = "here"
 """The module part of a handle: `here:Reviewer-1f3a9c02` is an object that this process was handed."""
 _OBJECTS: dict[str, Any] = {}
 _NUMBERS: dict[str, int] = {}
+_DIGESTS: dict[str, str] = {}
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 _TYPES = (bool, int, float, str)
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def is_foreign(name: object) -> bool:
@@ -70,8 +76,8 @@ def _imported(module: str, setting: str, name: str) -> Any:
 def handle(found: Any, name: str = "", digest: str = "") -> str:
     """Return the text by which a scenario names an object: its import path, else a handle of this process.
 
-    A handle ends with a digest: the given one, or that of the object's source and of the values that it refers to, or
-    of its pickled bytes. Equal objects have the same handle.
+    A handle ends with a digest: the given one, or that of the object's source and of the values that it refers to.
+    Equal objects have the same handle. Raises SpecError if another object has it.
     """
     module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if module not in (None, "__main__", "builtins") and path and "<" not in path:
@@ -79,7 +85,10 @@ def handle(found: Any, name: str = "", digest: str = "") -> str:
         if is_foreign(text) and _reaches(text, found):
             return text
     word = re.sub(r"\W+", "", name or path or type(found).__name__) or "object"
-    text = f"{HERE}:{word}-{(digest or source_digest(found))[:8]}"
+    whole = digest or source_digest(found)
+    text = f"{HERE}:{word}-{whole[:8]}"
+    if _DIGESTS.setdefault(text, whole) != whole:
+        raise SpecError(f"{word}: another object of this process has the handle {text}; rename either")
     _OBJECTS[text] = found
     return text
 
@@ -111,25 +120,77 @@ def _reaches(text: str, found: Any) -> bool:
 
 
 def source_digest(found: Any) -> str:
-    """Return the digest of an object's source and of what it refers to, the same in every process."""
-    return hashlib.sha256(repr(_identity(found, set())).encode()).hexdigest()
+    """Return the digest of an object's source and of the values it refers to, the same in every process.
+
+    A module counts by its name. Raises SpecError for a value that cannot travel, or that is nested too deeply.
+    """
+    try:
+        return _digest([_identity(found, {})])
+    except RecursionError:
+        name = getattr(found, "__qualname__", type(found).__name__)
+        raise SpecError(
+            f"{name}: the values that it refers to are nested too deeply; use fewer levels"
+        ) from None
 
 
-def _identity(found: Any, seen: set[int]) -> Any:
-    """Return what tells an object from others in every process: source, and the values that the source refers to."""
-    if id(found) in seen or found is None or isinstance(found, (*_TYPES, bytes, complex)):
-        return "" if id(found) in seen else (type(found).__name__, found)
-    if isinstance(found, type) or inspect.isroutine(found):
-        if inspect.ismethod(found):
-            return _identity(found.__func__, seen), _identity(found.__self__, seen)
-        if not isinstance(found, type | FunctionType) or not _is_own(found):
-            return getattr(found, "__module__", ""), getattr(found, "__qualname__", repr(found))
-        seen.add(id(found))
-        return _source(found), [_identity(value, seen) for value in _referred(found)]
-    if isinstance(found, list | tuple):
-        return type(found).__name__, [_identity(value, seen) for value in found]
-    name = type(found).__name__
-    return _identity(type(found), seen), hashlib.sha256(by_value(found, name, stable=True)).hexdigest()
+def _digest(parts: Iterable[Any]) -> str:
+    total = hashlib.sha256()
+    for part in parts:  # one at a time: a long list needs no second copy
+        total.update(repr(part).encode() + b"\n")
+    return total.hexdigest()
+
+
+def _identity(found: Any, seen: dict[int, Any]) -> Any:
+    """Return what tells an object from others in every process: source, and the values that the source refers to.
+
+    seen: the number of each object met before, by its id, with the object, so that no other takes the id.
+    """
+    kind, parts = type(found), found
+    if found is None or kind in (*_TYPES, complex):
+        return kind.__name__, found
+    if kind is bytes:
+        return kind.__name__, hashlib.sha256(found).hexdigest()
+    if isinstance(found, ModuleType):
+        return kind.__name__, found.__name__
+    if isinstance(found, set | frozenset):  # each value counts from here: their order differs by process
+        return kind.__name__, _digest(sorted(repr(_identity(value, dict(seen))) for value in found))
+    if id(found) in seen:
+        return "again", seen[id(found)][0]
+    if kind is not tuple:  # equal constants may be one tuple or several
+        seen[id(found)] = len(seen), found
+    if isinstance(found, type | FunctionType):
+        if not _is_own(found) and "<" not in found.__qualname__:  # else a function made it, from values
+            return found.__module__, found.__qualname__
+        parts = chain([_source(found)], _referred(found))
+    elif isinstance(found, MethodType):
+        parts = found.__func__, found.__self__
+    elif kind is dict:
+        parts = chain.from_iterable(found.items())
+    elif kind not in (list, tuple):
+        parts = _tensor(found) if _is_tensor(found) else _reduced(found)
+    return kind.__name__, _digest(_identity(part, seen) for part in parts)
+
+
+def _reduced(found: Any) -> Iterable[Any]:
+    """Return what pickle makes an object from: its class, arguments, state and items."""
+    try:
+        reduce = copyreg.dispatch_table.get(type(found))
+        made = reduce(found) if reduce else found.__reduce_ex__(4)
+    except Exception:  # it has no such parts; cloudpickle knows more kinds, or says why not
+        return type(found), by_value(found, type(found).__name__, stable=True)
+    if isinstance(made, str):  # a name in a module
+        return getattr(found, "__module__", ""), made, getattr(found, "__wrapped__", None)
+    return [list(part) if isinstance(part, Iterator) else part for part in made]
+
+
+def _is_tensor(value: Any) -> bool:
+    return not isinstance(value, type) and hasattr(value, "detach") and hasattr(value, "requires_grad")
+
+
+def _tensor(value: Any) -> tuple[Any, ...]:
+    kept = value.detach().cpu().resolve_conj().contiguous()
+    content = kept.flatten().view(_uint8()).numpy().tobytes()
+    return str(value.dtype), tuple(value.shape), value.requires_grad, content
 
 
 def _source(found: Any) -> Any:
@@ -143,34 +204,41 @@ def _source(found: Any) -> Any:
 
 
 def _code(code: CodeType) -> Any:
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    constants = [_code(c) if isinstance(c, CodeType) else c for c in code.co_consts]
     return code.co_code, code.co_names, code.co_varnames, constants
 
 
 def _referred(found: Any) -> Iterator[Any]:
-    """Yield the values that a class or function refers to: bases, attributes, defaults, closures and plain globals."""
+    """Yield the values that a class or function refers to: bases, attributes, defaults, closures and globals."""
     if isinstance(found, type):
         yield from found.__bases__
         for name, value in sorted(vars(found).items()):
-            if name.startswith("__") and not isinstance(value, FunctionType):
-                continue  # caches of pickle, the name, the docstring
-            value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-            if isinstance(value, (FunctionType, type, *_TYPES, list, tuple)):
-                yield value
+            value = _unwrapped(value)
+            if name != "_abc_impl" and (not name.startswith("__") or callable(value)):
+                yield name, value  # neither caches of classes and pickle, nor the docstring
         return
-    yield from (found.__defaults__ or (), *sorted((found.__kwdefaults__ or {}).items()))
+    yield from (found.__defaults__, found.__kwdefaults__, vars(found))
     for cell in found.__closure__ or ():
         with suppress(ValueError):  # an empty cell
             yield cell.cell_contents
-    for name in sorted(_names(found.__code__)):
-        value = found.__globals__.get(name)
-        if isinstance(value, (FunctionType, type, *_TYPES, list, tuple)):
-            yield value
+    for name in sorted(_names(found.__code__) & found.__globals__.keys()):
+        yield name, found.__globals__[name]
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the functions of a method or property, which pickle does not look into."""
+    if isinstance(value, classmethod | staticmethod):
+        return value.__func__
+    if isinstance(value, property):
+        return value.fget, value.fset
+    return value.func if isinstance(value, cached_property) else value
 
 
 def _names(code: CodeType) -> set[str]:
+    """Return the names of globals that code and its inner functions and classes read: no names of attributes."""
     inner = (c for c in code.co_consts if isinstance(c, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    own = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
+    return own.union(*map(_names, inner))
 
 
 def _stable(found: Any) -> bytes:
@@ -179,12 +247,8 @@ def _stable(found: Any) -> bytes:
 
     class Stable(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, type | FunctionType) and _is_own(value):
-                return _stand_in, (repr(_identity(value, set())),)
-            if hasattr(value, "detach") and hasattr(value, "requires_grad"):
-                kept = value.detach().cpu().contiguous()
-                facts = f"{value.dtype} {tuple(value.shape)} {value.requires_grad}"
-                return _stand_in, (facts, kept.flatten().view(_uint8()).numpy().tobytes())
+            if _is_tensor(value) or (isinstance(value, type | FunctionType) and _is_own(value)):
+                return _stand_in, (repr(_identity(value, {})),)
             return super().reducer_override(value)
 
     buffer = io.BytesIO()

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
-from functools import partial
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache, partial
+from reprlib import recursive_repr
+from types import FunctionType
 
+import numpy as np
 import pytest
+import torch
 
+from raydpzv import foreign
 from raydpzv.errors import SpecError
-from raydpzv.foreign import call, handle, is_foreign, resolve, unpack
+from raydpzv.foreign import call, handle, is_foreign, resolve, source_digest, unpack
 from raydpzv.models.bottoms import mlp
 from raydpzv.registry import WHOLE_MODELS
 
@@ -92,6 +100,207 @@ def _lambdas():
 )
 def test_different_objects_of_one_source_have_different_handles(pair):
     assert handle(pair[0]) == handle(pair[0]) != handle(pair[1])
+
+
+class Level(Enum):
+    low = 1.0
+    high = 5.0
+
+
+@dataclass(frozen=True)
+class Weight:
+    value: float
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Looped:
+    def __init__(self, value):
+        self.value, self.me = value, self
+
+
+class Word(str):
+    __slots__ = ()
+
+
+class Reached:
+    """A descriptor, which the inspect module takes for a routine."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __get__(self, found, kind):
+        return self.value
+
+
+def _cached(w):
+    @lru_cache
+    def scaled(x):
+        return x * w
+
+    return scaled
+
+
+_VALUES = {
+    "dict": lambda w: {"w": w},
+    "nested": lambda w: {"w": [({w},)]},
+    "set": lambda w: {w, "other"},
+    "frozenset": lambda w: frozenset([w]),
+    "array": lambda w: np.array([w, 2.0]),
+    "array of objects": lambda w: np.array([w, None], object),
+    "array of a type": lambda w: np.zeros(2, np.float32 if w == 1 else np.int32),
+    "array of a shape": lambda w: np.zeros((1, 4) if w == 1 else (2, 2)),
+    "number of numpy": lambda w: np.float32(w),
+    "tensor": lambda w: torch.tensor(w),
+    "half tensor": lambda w: torch.tensor([w], dtype=torch.bfloat16),
+    "tensor of a type": lambda w: torch.zeros(2, dtype=torch.float32 if w == 1 else torch.int32),
+    "type of tensors": lambda w: torch.float32 if w == 1 else torch.float64,
+    "module": lambda w: torch.nn.Sequential(torch.nn.Dropout(w / 10)),
+    "bytes": lambda w: str(w).encode(),
+    "complex": lambda w: complex(0, w),
+    "none": lambda w: None if w == 1 else w,
+    "enum": Level,
+    "dataclass": Weight,
+    "slots": Slotted,
+    "cycle": Looped,
+    "text of a class": lambda w: Word(w),
+    "descriptor": Reached,
+    "partial": lambda w: partial(max, w),
+    "method": lambda w: Weight(w).__eq__,
+    "method of C": lambda w: np.array([w]).dot,
+    "cached function": _cached,
+    "function that a library made": lambda w: recursive_repr(str(w)),
+    "imported module": lambda w: np if w == 1 else torch,
+}
+
+
+def _in_class(value):
+    class Loss:
+        table = value
+
+        def __call__(self, scores, y):
+            return self.table
+
+    return Loss
+
+
+def _in_instance(value):
+    return _in_class(value)()
+
+
+def _in_closure(value):
+    def loss(scores, y):
+        return value
+
+    return loss
+
+
+def _in_default(value):
+    def loss(scores, y, *, value=value):
+        return value
+
+    return loss
+
+
+def _in_attribute(value):
+    def loss(scores, y):
+        return loss.value
+
+    loss.value = value
+    return loss
+
+
+def _in_global(value):
+    def loss(scores, y):
+        return TABLE  # noqa: F821
+
+    return FunctionType(loss.__code__, {"__name__": __name__, "TABLE": value}, "loss")
+
+
+_PLACES = [_in_class, _in_instance, _in_closure, _in_default, _in_attribute, _in_global]
+
+
+@pytest.mark.parametrize("place", _PLACES)
+@pytest.mark.parametrize("kind", _VALUES)
+def test_a_value_that_an_object_refers_to_changes_its_handle(kind, place):
+    make = _VALUES[kind]
+    one, again, other = (handle(place(make(w))) for w in (1.0, 1.0, 5.0))
+    assert one == again != other
+
+
+def test_values_that_the_code_does_not_read_leave_the_handle():
+    def loss(scores, y):
+        return scores.TABLE
+
+    tables = [{"__name__": __name__, "TABLE": torch.tensor(w)} for w in (1.0, 5.0)]
+    one, other = (handle(FunctionType(loss.__code__, table, "loss")) for table in tables)
+    assert one == other
+
+
+def test_shared_values_are_told_apart():
+    a, b = Weight(1.0), Weight(2.0)
+    assert source_digest([a, b, a]) != source_digest([a, b, b])
+
+
+def test_a_second_object_with_the_handle_of_another_is_refused(monkeypatch):
+    monkeypatch.setattr(foreign, "source_digest", lambda found: "0" * 8 + str(found(1)))
+    first = _by_default(1)
+    text = handle(first)
+    assert handle(_by_default(1)) == text
+    with pytest.raises(SpecError, match=f"another object of this process has the handle {text}; rename"):
+        handle(_by_default(2))
+    assert resolve(text, "model.loss")(1) == (1, 1)
+
+
+def test_values_that_are_nested_too_deeply_are_refused():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(SpecError, match="list: the values that it refers to are nested too deeply"):
+        source_digest(deep)
+
+
+_SETS = """
+from abc import ABC
+from dataclasses import dataclass, field
+from raydpzv.foreign import handle
+
+@dataclass(frozen=True)
+class Words:
+    words: frozenset = frozenset({"a", "b", "c", "d"})
+    seen: set = field(default_factory=lambda: {("e", 1), ("f", 2), "g"})
+
+TABLE = {"words": {"x", "y", "z"}, "own": Words(), "members": {Words, len, "w"}}
+
+class Loss(ABC):
+    names = {"p", "q", "r"}
+
+    def __call__(self, scores, y):
+        return TABLE if y in {"one", "two", "three"} else self.names
+
+print(handle(Loss), handle(Loss()), handle(lambda y: y in {"one", "two", "three"}))
+"""
+
+
+def test_handles_do_not_depend_on_the_hash_seed(tmp_path):
+    (tmp_path / "program.py").write_text(_SETS)
+    runs = [
+        subprocess.run(
+            [sys.executable, "program.py"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout.split()
+        for seed in ("1", "2", "3")
+    ]
+    assert runs[0] == runs[1] == runs[2]
+    assert len(set(runs[0])) == 3
 
 
 _PROGRAM = """
