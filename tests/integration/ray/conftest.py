@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -23,13 +22,6 @@ def taken() -> dict[str, float]:
     return {kind: lack for kind, lack in lacks.items() if lack > 1e-6}
 
 
-def reserved() -> list[Any]:
-    """Return the placement groups that exist: in a shared Ray, all resources of ours are reserved by one."""
-    from ray.util import placement_group_table
-
-    return [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
-
-
 @pytest.fixture(autouse=True)
 def _resources_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a placement group.
@@ -40,13 +32,14 @@ def _resources_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
     if "ray_session" not in request.fixturenames:
         return
     until = time.monotonic() + _BACK_WITHIN
-    while lost := taken():
-        if time.monotonic() > until:
-            break
+    while (lost := taken()) and time.monotonic() < until:
         time.sleep(0.1)
-    else:
+    if not lost:
         return
-    left = reserved()
+    from ray.util import placement_group_table
+
+    # in a shared Ray, a placement group reserves all resources of ours
+    left = [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
     request.getfixturevalue("ray_session")()
     print(f"after {request.node.name} Ray lacked {lost}; there is another Ray now")
     assert left == []
