@@ -111,7 +111,7 @@ PARTS = (
         "bytes (Table I).",
         "reviews_field",
         "4,000 generated reviews and small transformers in place of Amazon's and BERT; every method's step size "
-        "tuned by one grid, and its clip where noise is added; the choices at ε = 10 lie at the grid's edge; made "
+        "tuned by one grid, and its clip where noise is added; the choices at ε = 10 lie at the grid's edge. Made "
         "with `--set model.engine=torch`.",
         real=("amazon_field", "amazon_epsilons"),
         grids=("amazon_tuned",),
@@ -172,7 +172,7 @@ PARTS = (
         "lstm_times",
         "generated series of 12 steps in place of MIMIC-III; the picture is of the accuracy, the areas are those at "
         "the end; each protocol's step size is the quicker of two to 80 % on held-back rows, so each is at an edge; "
-        "central SGD has momentum 0.9, without which it is the synchronous protocol; made with "
+        "central SGD has momentum 0.9, without which it is the synchronous protocol. Made with "
         "`--set model.engine=torch`.",
         picture="accuracy_over_seconds",
         real=("lstm_times --set data.source=mimic3 --set data.folder=data/mimic3",),
