@@ -109,19 +109,9 @@ def test_own_metrics_change_no_bit_of_a_compiled_run_and_see_its_scores(kind):
 
 
 def test_own_metrics_see_the_scores_of_a_sum_of_embeddings():
+    settings = {"head": "sum", "updates": 8, "every": 4, "batch": 16, "embedding": 2}
     run = raydpzv.run(
-        raydpzv.vertical(
-            "linear",
-            VIEWS,
-            Y > 0,
-            head="sum",
-            metrics=share,
-            updates=8,
-            every=4,
-            batch=16,
-            embedding=2,
-            model__engine="compiled",
-        )
+        raydpzv.vertical("linear", VIEWS, Y > 0, metrics=share, model__engine="compiled", **settings)
     )
     assert run.summary["measures"]["share"] == run.accuracy
 
@@ -265,6 +255,8 @@ def test_losses_labels_and_metrics_that_do_not_fit_are_refused(more, complaint):
         ({"metrics": lambda s, y: {"loss": 1.0}}, '"loss" is a column'),
         ({"metrics": lambda s, y: {"cost": 0.0}, "evaluate": {"lower": ["cots"]}}, 'Did you mean "cost"'),
         ({"head": "sum"}, r'wanted 1, a record\'s scores, with head = "sum", got 2'),
+        ({"model__engine": "compiled"}, r'cannot run model\.loss = "squared_error"'),
+        ({"model__engine": "compiled_head"}, r'cannot run model\.loss = "squared_error"'),
         ({"evaluate": {"lower": ["cost"]}}, "names measures of evaluate.metrics, which is not given"),
     ],
 )
@@ -307,3 +299,15 @@ def test_an_audit_changes_a_label_that_is_a_number(folder, kind):
     assert Canary(5, 5, "label").label(np.array([0.0, 1.0]), 2).tolist() == [1, 0]
     with pytest.raises(SpecError, match="new_label"):
         chosen(prepared, "replace", count=2, kinds=["new_label"], new_labels=True)
+
+
+def test_a_proof_about_numbers_asks_for_no_classes():
+    small = {"loss": "squared_error", "embedding": 1, "head": "sum", "batch": "all", "updates": 2}
+    proved = {
+        "server": "frozen",
+        "data__split": "plain",
+        "privacy": {"mode": "proved", "epsilon": 1.0, "clip": 0.1},
+    }
+    found = raydpzv.privacy(raydpzv.vertical("linear", VIEWS, Y, **small, **proved))
+    assert found.verdict.proved
+    assert not [line for line in found.lists if "classes" in line]

@@ -149,7 +149,7 @@ def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
     stated = nothing | {
         "epsilon": [],
         "staleness": {},
-        "scenario": "s",
+        "scenario": "",
         "method": "dpzv",
         "seed": 0,
         "status": "failed",
@@ -160,7 +160,9 @@ def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
     (folder / "summary.json").write_text(json.dumps(stated))
     (folder / "scenario.toml").write_text("")
     (folder / "environment.json").write_text("{}")
-    words = Page(write_report([folder]).read_text(encoding="utf-8")).words
+    page = write_report([folder]).read_text(encoding="utf-8")
+    words = Page(page).words
+    assert "<title>dpzv</title>" in page
     assert "no rows to draw" in words
     assert "failed" in words
     assert "states no ε" in words
