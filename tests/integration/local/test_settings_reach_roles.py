@@ -333,16 +333,11 @@ EXCEPTIONS = {
         "resources.restarts",
     ): "matters when an actor dies: tests/integration/ray/test_losses.py",
     ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_losses.py",
-    ("vertical", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
-    ("horizontal", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
-    (
-        "vertical",
-        "privacy.trust_loss",
-    ): "what the verdict says: tests/integration/local/test_two_tables_losses.py",
+    ("vertical", "privacy.trust"): "what the verdict says: tests/integration/local/test_two_tables_models.py",
     (
         "horizontal",
-        "privacy.trust_loss",
-    ): "what the verdict says: tests/integration/local/test_two_tables_losses.py",
+        "privacy.trust",
+    ): "what the verdict says: tests/integration/local/test_two_tables_models.py",
     ("vertical", "evaluate.metrics"): "moves no bit: tests/integration/local/test_losses_and_metrics.py",
     ("horizontal", "evaluate.metrics"): "moves no bit: tests/integration/local/test_losses_and_metrics.py",
     (
