@@ -72,7 +72,8 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
         spec.model.weights_of(client, spec.party_names),
         f"the bottom model of {label(client, spec.party_names)}",
     )
-    return with_weights(_bottom_module(spec, client, shape), weights, spec.model.partial_weights, title)
+    module, partial = _bottom_module(spec, client, shape), spec.model.partial_weights
+    return with_weights(module, weights, partial, title, spec.sent_files)
 
 
 def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
@@ -248,8 +249,8 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
-        model = self.spec.model
-        return with_weights(self._module(), model.weights, model.partial_weights, "the model")
+        module, model = self._module(), self.spec.model
+        return with_weights(module, model.weights, model.partial_weights, "the model", self.spec.sent_files)
 
     def _module(self) -> torch.nn.Module:
         from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
