@@ -30,6 +30,7 @@ from raydpzv.experiment.resuming import check_recomputable, check_same, prepared
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
+from raydpzv.privacy.claim_words import claim_behind, claim_text
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
@@ -69,11 +70,12 @@ class ModelHistory:
 
 @dataclass(frozen=True)
 class Moment:
-    """One update. moved: the length of each party's step; released: (client, scalars) of the ledger.
+    """One update.
 
-    time: seconds of the run's clock; staleness: rounds, the oldest that the update used; epsilon: the largest on record
-    until then, None without any; loss: the mean training loss on its batches; evaluated: (update, accuracy), the newest
-    on record.
+    time: seconds of the run's clock; released: (client, scalars) of the ledger; moved: the length of each party's step;
+    staleness: of the oldest embedding or model that the update used, in updates; loss: the mean on its batches;
+    epsilon: spent until then, as it is proved, and its terms, None where nothing is; evaluated: (update, accuracy), the
+    newest on record.
     """
 
     update: int
@@ -84,7 +86,7 @@ class Moment:
     moved: Mapping[str, float]
     staleness: int
     loss: float
-    epsilon: float | None
+    epsilon: tuple[float, str] | None
     evaluated: tuple[int, float] | None
 
 
@@ -148,7 +150,7 @@ class RunHistory(ABC):
         evaluated = evaluated.filter(pc.equal(evaluated["part"], "test"))
         return Moment(
             update,
-            max(array(services["served"]), default=0.0),
+            float(max(array(services["served"]), default=0.0)),
             tuple(sorted(array(services["client"]).tolist())),
             tuple(
                 (int(party), tuple(entries.of(party).scalar.tolist()))
@@ -213,11 +215,17 @@ class RunHistory(ABC):
         rows = self.rows[table]
         return rows.filter(pc.less_equal(rows["round"], int(self.rounds[update])))
 
-    def _epsilon(self, update: int) -> float | None:
-        """Return the greatest ε on record for one client (release rows), or one user against outsiders."""
-        for table, column in (("release", "epsilon_client"), ("user_epsilon", "external")):
-            if len(until := self._until(table, update)[column]):
-                return float(pc.max(until).as_py())
+    def _epsilon(self, update: int) -> tuple[float, str] | None:
+        """Return the ε on record until then and its terms, None where the summary proves none."""
+        claims = self.folder.summary().get("epsilon") or [] if self.folder.has_summary() else []
+        for table, column, adversary in (
+            ("release", "epsilon_client", "client"),
+            ("user_epsilon", "external", "external"),
+        ):
+            whole, until = self.rows[table][column], self._until(table, update)[column]
+            if len(until) and (claim := claim_behind(claims, adversary, float(whole[-1].as_py()))):
+                spent = float(pc.max(until).as_py())
+                return spent, claim_text({**claim, "epsilon": spent})
         return None
 
 

@@ -56,6 +56,10 @@ class WhatIf(ABC):
     def without(self, client: int) -> Mapping[str, np.ndarray]:
         """Return the parameters at the run's end that differ without the client."""
 
+    @abstractmethod
+    def pushes(self, update: int) -> dict[int, float]:
+        """Return how far each client of an update moved a model, by client."""
+
     def leave_out(self, client: int) -> Absence:
         """Score the run's end without a client. Raises InputError for what cannot be known."""
         if not 0 <= client < self.clients:
@@ -80,6 +84,10 @@ class VerticalWhatIf(WhatIf):
     def without(self, client: int) -> Mapping[str, np.ndarray]:
         name = f"client {client}"
         return {name: self.history.model(name, self.since)}
+
+    def pushes(self, update: int) -> dict[int, float]:
+        moved = self.history.moment(update).moved
+        return {int(name.removeprefix("client ")): size for name, size in moved.items()}
 
 
 class HorizontalWhatIf(WhatIf):
@@ -106,26 +114,49 @@ class HorizontalWhatIf(WhatIf):
         x = self.history.model(MODEL, self.history.updates)
         return {} if change is None else {MODEL: (x + change).astype(np.float32)}
 
+    def pushes(self, update: int) -> dict[int, float]:
+        """Return how far each client of an update would have moved the model alone, by its share of the mean.
+
+        Their vectors add up to the update's; lengths do not. Of rules without momentum.
+        """
+        entries = self.history.ledger.since(update - 1, update)
+        if int(entries.party[0]) != SHARED:
+            return {int(entries.party[0]): self.history.moment(update).moved.get(MODEL, 0.0)}
+        answers, directions = self._answers[update], self._directions(entries)
+        total = sum(weight for weight, _ in answers.values())
+        steps = np.diff(_step_bounds(entries))
+        factors = entries.lr / np.repeat(steps, steps)
+        return {
+            client: float(np.linalg.norm((weight / total * values * factors) @ directions))
+            for client, (weight, values) in sorted(answers.items())
+        }
+
+    @cached_property
+    def _answers(self) -> dict[int, dict[int, tuple[float, np.ndarray]]]:
+        return _answers(self.history)
+
+    def _directions(self, update: Slice) -> np.ndarray:
+        """Return the directions of an update's pairs, float64 [n, d]."""
+        size, law = len(self._replica.x), self._replica.descent.rule.law
+        seeds = self._replica.direction_seeds(update)
+        return np.stack([Direction(int(seed), size, law).values() for seed in seeds]).astype(np.float64)
+
     @cached_property
     def _changes(self) -> dict[int, np.ndarray]:
         """What the absence of each client that took part adds to the last model, float64 [d] each."""
         history, size = self.history, len(self._replica.x)
         entries = history.ledger.since(self.since, history.updates)
-        weights, law = self._weights(entries), self._replica.descent.rule.law
-        asynchronous = bool(np.any(entries.party != SHARED))
-        answers = {} if asynchronous else _answers(history)
+        weights = self._weights(entries)
         found: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(size))
         for first, update in zip(bounds(entries.round).tolist(), entries.each(), strict=False):
-            if asynchronous:
+            if int(update.party[0]) != SHARED:
                 differences = {int(update.party[0]): -update.scalar.astype(np.float64)}
             else:
-                differences = _differences(update, answers[int(update.round[0])])
+                differences = _differences(update, self._answers[int(update.round[0])])
             clients = list(differences)
             coefficients = np.array([differences[client] for client in clients])
             coefficients *= weights[first : first + len(update)]
-            seeds = self._replica.direction_seeds(update)
-            directions = np.stack([Direction(int(seed), size, law).values() for seed in seeds])
-            for client, change in zip(clients, coefficients @ directions.astype(np.float64), strict=True):
+            for client, change in zip(clients, coefficients @ self._directions(update), strict=True):
                 found[client] -= change
         return dict(found)
 
