@@ -298,6 +298,8 @@ METHOD: dict[str, dict[str, Change]] = {
         "epoch": Change("3", ("method.optimizer=svrg", "method.epoch=2")),
         "asynchronous": Change("true", ONE_STEP),
     },
+    "Sampled": {"weights": Change(given=("method.cohort=4",))},
+    "FeedsignConfig": {"lr_at": LATER},
     "WeightsConfig": {"dampening": Change(given=("method.momentum=0.5",))},
     "UldpZoConfig": {"asynchronous": Change("true", ("method.weights=uniform",))},
     "SumsOverUsers": {"count_cap": Change("1"), "key_bits": Change("2048", PRIVATE_WEIGHTS)},
