@@ -372,19 +372,23 @@ def _own_models(config: DecomflConfig) -> bool:
     return config.replicas == "per_client"
 
 
+def of_asynchronous(config: Sampled, sections: HorizontalSections) -> Iterator[str]:
+    """Say what a method without rounds, whose clients choose their seeds, cannot have."""
+    for name, usual in (
+        ("local_steps", 1),
+        ("perturbations_at", ()),
+        ("weights", "uniform"),
+        ("last_round", "server"),
+    ):
+        if getattr(config, name, usual) != usual:
+            yield f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
+    if sections.split.clients >= SERVER_PARTY:
+        yield f"split.clients: wanted fewer than {SERVER_PARTY}, each client needs seeds of its own"
+
+
 def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iterator[str]:
-    clients = sections.split.clients
     if config.asynchronous:
-        for name, usual in (
-            ("local_steps", 1),
-            ("perturbations_at", ()),
-            ("weights", "uniform"),
-            ("last_round", "server"),
-        ):
-            if getattr(config, name) != usual:
-                yield f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
-        if clients >= SERVER_PARTY:
-            yield f"split.clients: wanted fewer than {SERVER_PARTY}, each client needs seeds of its own"
+        yield from of_asynchronous(config, sections)
         if config.revert == "add_back":
             yield (
                 'method.revert: wanted "restore" with method.asynchronous = true, got "add_back" '
