@@ -27,6 +27,7 @@ _TABLES = {
     "weights": "model.weights",
     "partial_weights": "model.partial_weights",
     "targets": "model.targets",
+    "lora": "model.lora",
     "rate": "arrivals.rate",
     "clock": "clock.kind",
     "seed": "seed",

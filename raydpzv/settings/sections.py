@@ -16,7 +16,7 @@ from raydpzv.files import file_sha256
 from raydpzv.foreign import is_foreign, packed, unpack
 from raydpzv.notebook import table_html
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, LOSSES, VERTICAL_SPLITS
-from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
+from raydpzv.settings.bounds import Bounds, Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
     Columns,
     Named,
@@ -80,6 +80,19 @@ class SplitSection(Section):
         return {str(column): label(m, tuple(self.parties or ())) for column, m in listed}
 
 
+class LoraSection(Section):
+    """Low-rank adapters beside frozen linear layers of your own model: only these learn (docs/own.md)."""
+
+    rank: Annotated[int, Bounds(ge=1, le=10_000)] = 8
+    """Rank r of each adapter's two matrices."""
+    alpha: Positive = 8.0
+    """Scale of the adapters: each adds alpha / rank · B A to its weight."""
+    targets: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """Linear layers by name, end of name or pattern, such as ["query", "layers.5.*"]. Each must fit a layer."""
+    modules_to_save: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Layers that learn whole, such as the head, found in the same ways."""
+
+
 class BottomSection(Section):
     """The models of the clients, each from a record's features to an embedding."""
 
@@ -120,6 +133,8 @@ class ModelSection(BottomSection):
     """true: what `weights` lack is drawn from the seed; left out: refused."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
+    lora: LoraSection | None = None
+    """Adapters in every bottom model that is your own; other bottoms learn whole."""
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
     """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros, or of
     orthonormal weights without a bias."""
@@ -325,13 +340,9 @@ class CommonSections(Section):
     def own(self) -> tuple[str, ...]:
         """The names of a user's objects. The data are apart: no party may get those of the others."""
         model, method = getattr(self, "model", None), getattr(self, "method", None)
-        words = (
-            *self.weights,
-            getattr(method, "name", ""),
-            getattr(model, "loss", ""),
-            self.evaluate.metrics,
-        )
-        return tuple(dict.fromkeys([*self.own_models, *filter(is_foreign, words)]))
+        others = (getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
+        words = (*self.own_models, *self.weights, *filter(None, others))
+        return tuple(dict.fromkeys(filter(is_foreign, words)))
 
     @property
     def own_models(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pydantic import Field
 from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import HorizontalSelectors, Named, OneWeights, Options, Section, Trusted, Widths
-from raydpzv.settings.sections import CommonSections, LossName, TargetKind
+from raydpzv.settings.sections import CommonSections, LoraSection, LossName, TargetKind
 
 
 class HorizontalSplitSection(Section):
@@ -67,6 +67,8 @@ class WholeModelSection(Section):
     "module:attribute"."""
     partial_weights: bool | None = None
     """true: what `weights` lack is drawn from the seed; left out: refused."""
+    lora: LoraSection | None = None
+    """Adapters in your own model, which alone learn."""
     hidden: Widths = (32,)
     """Hidden widths of mlp and mlp_normed."""
     loss: LossName | None = None
