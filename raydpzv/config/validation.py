@@ -96,8 +96,13 @@ def _losses(spec: CommonSections) -> Iterator[str]:
         )
     if spec.targets and not is_foreign(spec.loss):
         yield f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave it out'
-    if getattr(getattr(spec, "privacy", None), "trust_loss", None) and not is_foreign(spec.loss):
-        yield f'privacy.trust_loss: goes with a loss of your own, got "{spec.loss}"; leave it out'
+    for word in getattr(getattr(spec, "privacy", None), "trust", None) or ():
+        if word not in (
+            *spec.premises,
+            "method",
+        ):  # one base scenario may compare methods, your own and others
+            own = "model.weights" if word == "weights" else f"a {word} of your own"
+            yield f'privacy.trust: "{word}" goes with {own}, which this scenario does not have; leave it out'
     if of_numbers(spec.goal):
         for setting, value in (("data.classes", spec.data.labels), ("users.labels", _most_labels(spec))):
             if value is not None:

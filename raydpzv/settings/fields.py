@@ -6,7 +6,7 @@ import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -139,6 +139,16 @@ def _own(value: Any) -> Any:
 
 Own = Annotated[str, BeforeValidator(_own)]
 """A user's own function."""
+
+
+def _words(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Trusted = Annotated[
+    tuple[Literal["model", "loss", "method", "weights"], ...], Field(strict=False), BeforeValidator(_words)
+]
+"""What a user states of own code; one word or several."""
 
 
 def _party_weights(value: Any) -> Any:
