@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raydpzv.records.callbacks import Callback
     from raydpzv.report.privacy import privacy
     from raydpzv.search.run_search import tune
+    from raydpzv.weights_export import export
 
     def methods() -> dict[str, str]:
         """Return every method's name and what it is, in one line."""
@@ -44,6 +45,7 @@ __all__ = [
     "audit",
     "check",
     "compare",
+    "export",
     "horizontal",
     "load",
     "methods",
@@ -61,6 +63,7 @@ _DOORS = {
     "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
     "check": "raydpzv.preflight",
+    "export": "raydpzv.weights_export",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "resume": "raydpzv.experiment.runner",
