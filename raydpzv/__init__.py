@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raydpzv.door import horizontal, vertical
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import resume, run
+    from raydpzv.feature_cache import features
     from raydpzv.preflight import check
     from raydpzv.records.callbacks import Callback
     from raydpzv.report.privacy import privacy
@@ -44,6 +45,7 @@ __all__ = [
     "audit",
     "check",
     "compare",
+    "features",
     "horizontal",
     "load",
     "methods",
@@ -61,6 +63,7 @@ _DOORS = {
     "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
     "check": "raydpzv.preflight",
+    "features": "raydpzv.feature_cache",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "resume": "raydpzv.experiment.runner",
