@@ -351,6 +351,27 @@ class ReplayCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepCommand(Output):
+    """Walk through a run's ledger, update by update; leave clients out. On a terminal it asks where to go."""
+
+    run: Annotated[Path, Argument()]
+    """Run folder."""
+    at: int | None = None
+    """Show this update, or search from it on [default: the last; searches: 0]."""
+    fall: bool = False
+    """Go to the next update at which held-out accuracy fell."""
+    stale: int | None = None
+    """Go to the next update that used an embedding or a model so many updates old."""
+    without: str | None = None
+    """Leave this client out, by number or party's name: the run's end without its scalars, to first order."""
+    rank: bool = False
+    """Leave out each client: first the one whose absence lowers the held-out loss most."""
+    since: int = 0
+    """Leave clients out after this update."""
+    moved: Moved = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditCommand(Output):
     """Try to falsify a run's ε: print an observed ε beside the proved one; exit with 1 if it is falsified."""
 
