@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raydpzv.door import horizontal, vertical
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import resume, run
+    from raydpzv.feature_cache import features
     from raydpzv.preflight import check
     from raydpzv.records.callbacks import Callback
     from raydpzv.report.privacy import privacy
@@ -46,6 +47,7 @@ __all__ = [
     "check",
     "compare",
     "export",
+    "features",
     "horizontal",
     "load",
     "methods",
@@ -64,6 +66,7 @@ _DOORS = {
     "Run": "raydpzv.experiment.finalize",
     "check": "raydpzv.preflight",
     "export": "raydpzv.weights_export",
+    "features": "raydpzv.feature_cache",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "resume": "raydpzv.experiment.runner",
