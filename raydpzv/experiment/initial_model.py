@@ -14,12 +14,12 @@ from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
 from raydpzv.foreign import is_foreign
-from raydpzv.keys import Key
+from raydpzv.keys import Key, pool_seeds
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
-from raydpzv.methods.replica import Replica
+from raydpzv.methods.replica import PooledReplica, Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
@@ -327,6 +327,7 @@ class ModelPlan:
             beta2=rule.beta2,
             v0=rule.v0,
             epoch=rule.epoch,
+            pool=updates.pool,
         )
 
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
@@ -336,6 +337,10 @@ class ModelPlan:
         """
         updates = self._seeded()
         shift = updates.secret_seeds and follows_secret
+        if updates.pool:
+            pool = pool_seeds(Key(self.spec.seed), updates.pool)
+            threads = self.spec.resources.threads
+            return PooledReplica(self.initial(device), updates.rule, pool=pool, threads=threads)
         return Replica(
             self.initial(device),
             updates.rule,

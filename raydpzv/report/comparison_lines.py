@@ -166,17 +166,19 @@ def score_name(lines: Sequence[Line]) -> str:
     return next((n for n in ordered if any(math.isfinite(known(run.get(n))) for run in runs)), "accuracy")
 
 
-def judged_by(lines: Sequence[Line], score: str) -> list[Line]:
-    """Return lines whose accuracies are those of another score, over the runs that end with a model."""
+def judged(lines: Sequence[Line]) -> tuple[str, Sequence[Line]]:
+    """Return what runs are judged by, and lines whose accuracies are that: over the runs that end with a model."""
+    score = score_name(lines)
+    if score == "accuracy":
+        return score, lines
     found = []
     for line in lines:
-        pairs = [
-            (r, c) for r, c in zip(line.runs, line.curves, strict=True) if score in c.scores and not c.broken
-        ]
+        both = zip(line.runs, line.curves, strict=True)
+        pairs = [(r, c) for r, c in both if score in c.scores and not c.broken]
         runs = tuple({**run, "accuracy": run[score]} for run, _ in pairs)
         curves = tuple(replace(curve, accuracy=curve.scores[score]) for _, curve in pairs)
         found.append(replace(line, runs=runs, curves=curves))
-    return found
+    return score, found
 
 
 def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,11 @@ from raydpzv.report.comparison_lines import (
     band,
     calibrated,
     final_accuracy,
-    judged_by,
+    judged,
     named,
-    score_name,
 )
 from raydpzv.report.comparison_table import target_name
-from raydpzv.report.plots import Curve, Look, ReportFigure
+from raydpzv.report.plots import Curve, Look, Panel, ReportFigure
 
 DISCLAIMER = (
     "ε in this picture is what each method's noise is calibrated to, not what is proved: the privacy table states what "
@@ -116,8 +115,7 @@ def accuracy_over_seconds(lines: Sequence[Line]) -> ReportFigure | None:
 
 def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
     """Draw the final accuracy of each method at each ε, or what runs without one are judged by; None without any ε."""
-    score, values = score_name(lines), spent(lines)
-    lines = _judged(lines, score)
+    (score, lines), values = judged(lines), spent(lines)
     if all(v is None for v in values) or not _scored(lines):
         return None
     look = looks(lines)
@@ -145,8 +143,44 @@ def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
     return ReportFigure("accuracy_over_epsilon", caption + DISCLAIMER + failed_words(lines), figure)
 
 
-def _judged(lines: Sequence[Line], score: str) -> Sequence[Line]:
-    return lines if score == "accuracy" else judged_by(lines, score)
+def accuracy_panel(lines: Sequence[Line]) -> Panel | None:
+    """Return the page's chart of what runs are judged by, over updates with bands over the seeds; None without any."""
+    score, lines = judged(lines)
+    look, curves = looks(lines), []
+    for place, line in enumerate(lines):
+        found = band(line.curves, "update")
+        if len(found.x):
+            name, edges = named(line.label, line.epsilon), (found.low, found.high)
+            own = look[line.label]
+            curves.append(Curve(found.x, found.median, own, name, edges, run=place, group=_group(line)))
+    return Panel(f"Test {score}", f"test {score}", curves, _form(score)) if curves else None
+
+
+def cost_panel(lines: Sequence[Line]) -> Panel | None:
+    """Return the page's chart of final scores over bytes, each with its ε; None where nothing travels."""
+    score, lines = judged(lines)
+    look, curves, notes = looks(lines), [], []
+    for place, line in enumerate(lines):
+        sent = [float(curve.bytes[-1]) for curve in line.curves if len(curve.bytes)]
+        accuracy = [final_accuracy(run) for run in line.runs]
+        if not sent or not math.isfinite(np.median(accuracy)) or not np.median(sent) > 0:
+            continue
+        x, y = np.array([np.median(sent)]), np.array([np.median(accuracy)])
+        curves.append(
+            Curve(x, y, look[line.label], named(line.label, line.epsilon), run=place, group=_group(line))
+        )
+        notes.append([] if line.epsilon is None else [f"ε {calibrated(line.epsilon)}"])
+    title, axis = f"{score[0].upper()}{score[1:]}, ε and bytes", "bytes sent, up and down"
+    return Panel(title, f"test {score}", curves, _form(score), axis, notes=notes) if curves else None
+
+
+def _form(score: str) -> Literal["percent", "number"]:
+    return "percent" if score == "accuracy" else "number"
+
+
+def _group(line: Line) -> str:
+    """Return the lines that a page shows a line with: those of its ε; a control is with all of them."""
+    return "*" if line.control else _noise_words(line.epsilon, [line])
 
 
 def _scored(lines: Sequence[Line]) -> bool:
@@ -162,8 +196,7 @@ def failed_words(lines: Sequence[Line]) -> str:
 
 def _over(lines: Sequence[Line], over: _Over) -> ReportFigure | None:
     """Draw one panel for each ε."""
-    score = score_name(lines)
-    lines = _judged(lines, score)
+    score, lines = judged(lines)
     moving = [line for line in lines if any(x > 0 for x in _ends([line], over.field))]
     values = spent(moving)
     if not _scored(moving):
