@@ -18,6 +18,7 @@ import numpy as np
 from raydpzv.engine.split_model import Metrics
 from raydpzv.errors import InputError
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.spans import Shapes
 from raydpzv.zo.vectors import Vector, is_vector
 
 
@@ -35,6 +36,11 @@ class Objective(Protocol):
     @property
     def size(self) -> int:
         """Number of parameters, d."""
+        ...
+
+    @property
+    def shapes(self) -> Shapes:
+        """Their names and shapes, in order."""
         ...
 
     def vector(self, values: Vector) -> Vector:

@@ -53,7 +53,7 @@ class TorchBottom:
         self._layers: _LayerHooks | None = None
         if training.rule is not None:
             self._perturb = perturbation(model.module, model.flat, model.offsets)
-            self._zeroth_order = Descent(model.flat, training.rule)
+            self._zeroth_order = Descent(model.flat, training.rule.on(model.shapes))
         if training.descent is not None:
             self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)
 
@@ -77,9 +77,7 @@ class TorchBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        assert self._training.rule is not None
-        x, law = self._rows(ids), self._training.rule.law
-        directions = [Direction(int(seed), self.size, law) for seed in seeds]
+        x, directions = self._rows(ids), [self._zeroth_order.direction(int(seed)) for seed in seeds]
         with torch.no_grad():
             return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
 

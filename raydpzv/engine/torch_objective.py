@@ -16,6 +16,7 @@ stacks go without autograd (`StackGradient`), to the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -78,8 +79,7 @@ class TorchObjective:
         self._pooled = PooledConvolutions(self._model.module) if pooled else None
         by_hand = self._stacks and rows.device.type == "cpu" and loss == "cross_entropy"
         self._stack_gradient = StackGradient(self._model.module) if by_hand else None
-        self._size, self._layout = self._model.size, self._model.layout
-        self._shapes = [p.shape for p in self._parameters]
+        self._size, self._layout, self.shapes = self._model.size, self._model.layout, self._model.shapes
         self._layers = None
         if self._size > _LARGE and not self._stacks and self._pooled is None:
             self._layers = LayerwisePerturbation(self._model.module, self._model.offsets)
@@ -211,8 +211,8 @@ class TorchObjective:
             self._model.flat.copy_(at)
             return
         starts = self._model.offsets.values()
-        for p, start, shape in zip(self._parameters, starts, self._shapes, strict=True):
-            p.data = at[start : start + shape.numel()].view(shape)
+        for p, start, (_, shape) in zip(self._parameters, starts, self.shapes, strict=True):
+            p.data = at[start : start + math.prod(shape)].view(shape)
 
     def _scores(self, x_BF: torch.Tensor) -> torch.Tensor:
         """Scores at the scratch model's parameters, float32 [B, K]."""

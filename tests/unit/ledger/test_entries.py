@@ -133,7 +133,10 @@ def test_one_party_and_the_steps_of_a_slice():
 
 def by_hand(header: Header, updates: list[dict]) -> str:
     """The digest by the format's description alone."""
-    models = {name: vars(model) for name, model in header.models.items()}
+    models = {
+        name: {field: value for field, value in vars(model).items() if field != "tensors" or value}
+        for name, model in header.models.items()
+    }
     fields = vars(header) | {"models": models}
     if header.optimizer == "sgd":
         fields = {k: v for k, v in fields.items() if k not in ("optimizer", "beta2", "v0", "epoch")}
