@@ -26,6 +26,7 @@ _TABLES = {
     "every": "evaluate.every",
     "weights": "model.weights",
     "partial_weights": "model.partial_weights",
+    "lora": "model.lora",
     "rate": "arrivals.rate",
     "clock": "clock.kind",
     "seed": "seed",

@@ -125,6 +125,8 @@ METHODS = Registry(
         "czofo": f"{_VERTICAL}.czofo:CZOFO",
         "decomfl": f"{_HORIZONTAL}.decomfl:DECOMFL",
         "mezo": f"{_HORIZONTAL}.mezo:MEZO",
+        "feedsign": f"{_HORIZONTAL}.feedsign:FEEDSIGN",
+        "fzoo": f"{_HORIZONTAL}.fzoo:FZOO",
         "uldp_zo": f"{_HORIZONTAL}.uldp_zo:ULDP_ZO",
         "fedavg": f"{_HORIZONTAL}.fedavg:FEDAVG",
         "fedcom": f"{_HORIZONTAL}.fedavg:FEDCOM",

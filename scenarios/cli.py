@@ -92,6 +92,7 @@ COMMANDS: dict[str, type[options.Options]] = {
     "fetch": options.FetchCommand,
     "submit": options.SubmitCommand,
     "replay": options.ReplayCommand,
+    "step": options.StepCommand,
     "audit": options.AuditCommand,
     "report": options.ReportCommand,
     "publish": options.PublishCommand,

@@ -24,6 +24,7 @@ from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.initial_model import (
     MODEL,
     ModelPlan,
+    base_sha256,
     check_patterns,
     check_size,
     checked_records,
@@ -299,7 +300,8 @@ class PreparedHorizontal(Prepared):
         if self.spec.split.how == "owners":
             arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
         weights = weights_sha256({MODEL: self.spec.model.weights})
-        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights
+        base = base_sha256(self.spec.model.lora, [MODEL], self.flat_model)
+        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights | base
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""

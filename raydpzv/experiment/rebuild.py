@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -34,6 +34,7 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage
+from raydpzv.methods.roles import VerticalServer
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.secrets_file import OPERATOR
@@ -297,10 +298,12 @@ def serve_again(
     updates: int,
     recorder: Recorder,
     privacy_filter: PrivacyFilter | None = None,
+    *,
+    tap: Callable[[VerticalServer], Any] = lambda server: server,
 ) -> dict[str, np.ndarray]:
     """Serve the recorded order: each client wakes when its services' round numbers strike. Return all parameters.
 
-    privacy_filter: hears of every release and the rows that it is about.
+    privacy_filter: hears of every release and the rows that it is about; tap: gives the server that serves.
     """
     epochs: dict[int, list[float]] = {}
     service = rows["service"].sort_by("round")
@@ -313,7 +316,7 @@ def serve_again(
     timing = Timing(Trace(epochs), none, none, instant(clients))
     device = experiment.local_device
     with one_thread(experiment.engine):
-        server = experiment.server.make(device)
+        server = tap(experiment.server.make(device))
         roles = [factory.make(device) for factory in experiment.clients]
         server_loop = ServerLoop(
             server, privacy_filter or NoPrivacyFilter(), recorder, Budget(updates=updates)

@@ -55,6 +55,11 @@ class Replica:
         """Return directions' seeds as they are used: shifted, if there is a secret."""
         return seeds if self._secret is None else shifted(self._secret, seeds)
 
+    def direction_seeds(self, updates: Slice) -> np.ndarray:
+        """Return the seeds of the directions along which updates move the model, uint64 [N]."""
+        seeds = updates.seed
+        return self.seeds(perturbation_seeds(seeds, updates.perturbation) if self._step_seeds else seeds)
+
     def go_to(self, version: int, history: UpdateSource, tail: ModelAverage | None = None) -> None:
         """Replay what is missing up to `version`; RunError if the replica is past it.
 

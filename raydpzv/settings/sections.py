@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from raydpzv.foreign import is_foreign, packed, unpack
 from raydpzv.notebook import table_html
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, LOSSES, VERTICAL_SPLITS
-from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
+from raydpzv.settings.bounds import Bounds, Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
     Columns,
     Named,
@@ -27,6 +27,7 @@ from raydpzv.settings.fields import (
     PerClientPositive,
     PerClientShare,
     Section,
+    Trusted,
     VerticalSelectors,
     WidthOrWidths,
     Widths,
@@ -77,6 +78,19 @@ class SplitSection(Section):
         return {str(column): label(m, tuple(self.parties or ())) for column, m in listed}
 
 
+class LoraSection(Section):
+    """Low-rank adapters beside frozen linear layers of your own model: only these learn (docs/own.md)."""
+
+    rank: Annotated[int, Bounds(ge=1, le=10_000)] = 8
+    """Rank r of each adapter's two matrices."""
+    alpha: Positive = 8.0
+    """Scale of the adapters: each adds alpha / rank · B A to its weight."""
+    targets: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """Linear layers by name, end of name or pattern, such as ["query", "layers.5.*"]. Each must fit a layer."""
+    modules_to_save: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Layers that learn whole, such as the head, found in the same ways."""
+
+
 class BottomSection(Section):
     """The models of the clients, each from a record's features to an embedding."""
 
@@ -117,6 +131,8 @@ class ModelSection(BottomSection):
     """true: what `weights` lack is drawn from the seed; left out: refused."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
+    lora: LoraSection | None = None
+    """Adapters in every bottom model that is your own; other bottoms learn whole."""
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
     """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros, or of
     orthonormal weights without a bias."""
@@ -173,12 +189,8 @@ class PrivacySection(NoiseSection):
     """Share of μ² that is spent on the head (method.server = "dp_sgd"); left out: 0.2."""
     permit_large_delta: bool | None = None
     """Let "proved" have a δ of 1/D or more, with which any ε permits that whole records are revealed."""
-    trust_method: bool | None = None
-    """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε
-    of such a method is proved."""
-    trust_loss: bool | None = None
-    """true: you state that your own loss gives each record a value of its own scores and label alone. Without it no ε
-    of such a loss is proved."""
+    trust: Trusted | None = None
+    """Your own code that you state the proof's premise of (docs/own.md). No ε is proved until you state each."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 
@@ -325,10 +337,10 @@ class CommonSections(Section):
     def own(self) -> tuple[str, ...]:
         """The names of a user's objects. The data are apart: no party may get those of the others."""
         model, method = getattr(self, "model", None), getattr(self, "method", None)
-        words = (getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
-        return tuple(
-            dict.fromkeys([*self.own_models, *(word for word in words if word and is_foreign(word))])
-        )
+        given = getattr(model, "weights", None) or ""
+        weights = given.values() if isinstance(given, Mapping) else [given]
+        words = (*weights, getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
+        return tuple(dict.fromkeys([*self.own_models, *filter(is_foreign, words)]))
 
     @property
     def own_models(self) -> tuple[str, ...]:
@@ -336,9 +348,19 @@ class CommonSections(Section):
         model = getattr(self, "model", None)
         words = [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
-        given = getattr(model, "weights", None) or ""
-        words += given.values() if isinstance(given, Mapping) else [given]
         return tuple(dict.fromkeys(filter(is_foreign, words)))
+
+    @property
+    def premises(self) -> tuple[str, ...]:
+        """What proofs suppose of a user's own code and nobody can check, in the words of privacy.trust."""
+        model, method = getattr(self, "model", None), getattr(self, "method", None)
+        supposed = {
+            "model": self.own_models,
+            "loss": is_foreign(self.loss),
+            "method": is_foreign(getattr(method, "name", "")),
+            "weights": getattr(model, "weights", None),
+        }
+        return tuple(word for word, found in supposed.items() if found)
 
     @property
     def loss(self) -> str:

@@ -64,3 +64,15 @@ class SeededScalars(Body):
 
     seeds: np.ndarray
     values: np.ndarray
+
+
+class MissedSigns(Body):
+    """What a client missed, n signs, packed 8 to a byte, uint8 [⌈n/8⌉]; every client derives the seeds itself."""
+
+    signs: np.ndarray
+
+
+class Signs(Body):
+    """Signs of a client's K·P directional derivatives, packed 8 to a byte, uint8 [⌈KP/8⌉]."""
+
+    signs: np.ndarray

@@ -73,7 +73,7 @@ class Direction:
             to, of = out[first:last], x[first:last]
             if span.rows:
                 to.copy_(of)  # nothing where they are one
-                replay_products(to, self._seed, [-coefficient], span, start=place)
+                replay_products(to, self._seed, [float(-coefficient)], span, start=place)
             elif here:
                 self._add(to.numpy(), of.numpy(), coefficient, span.drawn + place)
             else:

@@ -84,6 +84,8 @@ HORIZONTAL_RUNS = {
     ),
     "decomfl, asynchronous": ("decomfl", ("method.asynchronous=true", "method.perturbations=3")),
     "mezo": ("mezo", ("split.clients=1",)),
+    "feedsign": ("feedsign", (*COHORT, "method.perturbations=3", "method.local_steps=2", "method.lr=0.02")),
+    "fzoo": ("fzoo", (*COHORT, "method.perturbations=3", "method.local_steps=2", "method.lr=1e-4")),
     "fedavg": ("fedavg", (*COHORT, "method.local_steps=3", "method.momentum=0.5", "method.weights=rows")),
     "fedavg, logistic": ("fedavg", (*COHORT, "model.kind=logistic")),
     "fedcom": ("fedcom", COHORT),

@@ -246,7 +246,7 @@ class LocalSteps(LocalWork):
         round = orders[0].round
         used = replica.seeds(perturbation_seeds(seeds[0], np.arange(settings.width(round))))
         losses, values = self._estimates(objective, replica.descent, used, rows, round)
-        return [_upload(order, values[i][None], losses[i], seeds) for i, order in enumerate(orders)]
+        return [self._upload(order, values[i][None], losses[i], seeds) for i, order in enumerate(orders)]
 
     def _alone(self, objective: Objective, order: Order, replica: Replica) -> Upload:
         """One client, whose own steps lead it away from the shared model until it reverts."""
@@ -262,7 +262,16 @@ class LocalSteps(LocalWork):
             if k + 1 < len(seeds_K) and not settings.rule.anchors(round):
                 local = replica.fork() if local is replica.descent else local
                 local.apply([Step(used, values, settings.lr.at(round))])
-        return _upload(order, values_KP, first, seeds_K)
+        return self._upload(order, values_KP, first, seeds_K)
+
+    def _upload(self, order: Order, values_KP: np.ndarray, loss: float, seeds_K: np.ndarray) -> Upload:
+        return Upload(order.client, order.round - 1, self._answer(order, values_KP, seeds_K), loss)
+
+    def _answer(self, order: Order, values_KP: np.ndarray, seeds_K: np.ndarray) -> Body:
+        """Return the message with a client's derivatives, float32 [K, P]."""
+        if chooses_seeds(order):
+            return SeededScalars(seeds_K, values_KP[0])
+        return (AgentScalars if isinstance(order.body, AgentSeeds) else Scalars)(values_KP)
 
     def _rows(self, order: Order, step: int) -> np.ndarray:
         return batch_rows(
@@ -305,15 +314,6 @@ class LocalSteps(LocalWork):
             return central_differences(objective, x, directions, radius, rows)
         plus, base = objective.losses(x, directions, radius, rows), objective.losses_at(x, rows)
         return base.tolist(), (plus - base[:, None]) / radius
-
-
-def _upload(order: Order, values_KP: np.ndarray, loss: float, seeds_K: np.ndarray) -> Upload:
-    body: Body
-    if chooses_seeds(order):
-        body = SeededScalars(seeds_K, values_KP[0])
-    else:
-        body = (AgentScalars if isinstance(order.body, AgentSeeds) else Scalars)(values_KP)
-    return Upload(order.client, order.round - 1, body, loss)
 
 
 def decomfl_settings(config: DecomflConfig, key: Key) -> SeededSettings:
@@ -374,19 +374,23 @@ def _own_models(config: DecomflConfig) -> bool:
     return config.replicas == "per_client"
 
 
+def of_asynchronous(config: Sampled, sections: HorizontalSections) -> Iterator[str]:
+    """Say what a method without rounds, whose clients choose their seeds, cannot have."""
+    for name, usual in (
+        ("local_steps", 1),
+        ("perturbations_at", ()),
+        ("weights", "uniform"),
+        ("last_round", "server"),
+    ):
+        if getattr(config, name, usual) != usual:
+            yield f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
+    if sections.split.clients >= SERVER_PARTY:
+        yield f"split.clients: wanted fewer than {SERVER_PARTY}, each client needs seeds of its own"
+
+
 def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iterator[str]:
-    clients = sections.split.clients
     if config.asynchronous:
-        for name, usual in (
-            ("local_steps", 1),
-            ("perturbations_at", ()),
-            ("weights", "uniform"),
-            ("last_round", "server"),
-        ):
-            if getattr(config, name) != usual:
-                yield f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
-        if clients >= SERVER_PARTY:
-            yield f"split.clients: wanted fewer than {SERVER_PARTY}, each client needs seeds of its own"
+        yield from of_asynchronous(config, sections)
         if config.revert == "add_back":
             yield (
                 'method.revert: wanted "restore" with method.asynchronous = true, got "add_back" '

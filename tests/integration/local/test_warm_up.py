@@ -65,6 +65,8 @@ HORIZONTAL: dict[str, tuple[str, ...]] = {
         *("method.server_model=true", "method.pull_after=2"),
     ),
     "mezo": ("digits_decomfl", *FEW, "split.clients=1", "method.name=mezo"),
+    "feedsign": ("digits_decomfl", *ROUNDS, "method.name=feedsign"),
+    "fzoo": ("digits_decomfl", *ROUNDS, "method.name=fzoo"),
     "decomfl, torch": ("digits_decomfl", *ROUNDS, "method.direction=sphere", "model.engine=torch"),
     "fedavg": ("digits_decomfl", *ROUNDS, "method.name=fedavg"),
     "fedavg, torch": ("digits_decomfl", *ROUNDS, "method.name=fedavg", "model.engine=torch"),
