@@ -65,7 +65,7 @@ class Objective(Protocol):
         """Return the mean loss at `at + amount · u_p` on each client's rows, float64 [M, P].
 
         A client's losses have the same bits whichever other clients are here; with one direction they are those of
-        `loss` at the perturbed vector.
+        `loss` at the perturbed vector, but under torch along a law of products (`raydpzv.zo.joint_forward`).
         """
         ...
 
