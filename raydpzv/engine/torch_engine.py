@@ -16,6 +16,7 @@ import torch
 from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.embedding_cache import EmbeddingCache
 from raydpzv.engine.head import Head, copied
+from raydpzv.engine.kept_directions import TorchDirections
 from raydpzv.engine.split_model import (
     Ages,
     BottomTraining,
@@ -56,6 +57,7 @@ class TorchBottom:
             self._perturb = perturbation(model.module, model.flat, model.offsets)
             self._joint = JointForward(model.module, model.offsets)
             self._zeroth_order = Descent(model.flat, training.rule.on(model.shapes))
+            self._directions = TorchDirections(self._zeroth_order)
         if training.descent is not None:
             self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)
 
@@ -79,7 +81,7 @@ class TorchBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        x, directions = self._rows(ids), [self._zeroth_order.direction(int(seed)) for seed in seeds]
+        x, directions = self._rows(ids), self._directions.of(np.array(seeds, np.uint64))
         with torch.no_grad():
             if self._joint.usable(directions, x):
                 return np.stack([self._jointly(x, directions, a) for a in amounts])
@@ -111,7 +113,7 @@ class TorchBottom:
         )
 
     def descend(self, steps: Steps) -> None:
-        self._zeroth_order.apply(steps)
+        self._directions.descend(steps)
 
     def state(self) -> np.ndarray:
         return torch.stack(self._vectors()).detach().cpu().numpy()

@@ -15,12 +15,12 @@ from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
 from raydpzv.foreign import is_foreign
-from raydpzv.keys import Key
+from raydpzv.keys import Key, pool_seeds
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
-from raydpzv.methods.replica import Replica
+from raydpzv.methods.replica import PooledReplica, Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
@@ -109,7 +109,8 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
         spec.model.weights_of(client, spec.party_names),
         f"the bottom model of {label(client, spec.party_names)}",
     )
-    module = with_weights(_bottom_module(spec, client, shape), weights, spec.model.partial_weights, title)
+    partial, files = spec.model.partial_weights, spec.sent_files
+    module = with_weights(_bottom_module(spec, client, shape), weights, partial, title, files)
     return adapted(module, spec.model.lora, spec.model.bottom_of(client), title)
 
 
@@ -301,8 +302,8 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
-        model = self.spec.model
-        module = with_weights(self._module(), model.weights, model.partial_weights, "the model")
+        model, files = self.spec.model, self.spec.sent_files
+        module = with_weights(self._module(), model.weights, model.partial_weights, "the model", files)
         return adapted(module, model.lora, model.kind, "the model")
 
     def _module(self) -> torch.nn.Module:
@@ -355,6 +356,7 @@ class ModelPlan:
             beta2=rule.beta2,
             v0=rule.v0,
             epoch=rule.epoch,
+            pool=updates.pool,
         )
 
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
@@ -364,10 +366,14 @@ class ModelPlan:
         """
         updates = self._seeded()
         shift = updates.secret_seeds and follows_secret
-        rule = updates.rule
+        rule = updates.rule.on(self._shapes()) if updates.rule.shaped else updates.rule
+        if updates.pool:
+            pool = pool_seeds(Key(self.spec.seed), updates.pool)
+            threads = self.spec.resources.threads
+            return PooledReplica(self.initial(device), rule, pool=pool, threads=threads)
         return Replica(
             self.initial(device),
-            rule.on(self._shapes()) if rule.shaped else rule,
+            rule,
             secret=Key(self.spec.seed) / "private seed shift" if shift else None,
             step_seeds=updates.step_seeds,
             threads=self.spec.resources.threads,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -56,7 +56,7 @@ class Direction:
         """The factor of the generator's elements: 1, or √d / ‖z‖ on the sphere."""
         if self.law != "sphere":
             return 1.0
-        return math.sqrt(self.size / kernels.squared_norm(np.uint64(self.seed), self.size))
+        return _on_sphere(self.seed, self.size)
 
     def add_to(
         self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None
@@ -122,3 +122,9 @@ def products_at(
         return None
     z = drawn(np.array([u.seed for u in directions], np.uint64), span.drawn, span.rows + span.columns)
     return z[:, : span.rows] * np.float32(amount * span.smoothing), np.ascontiguousarray(z[:, span.rows :])
+
+
+@lru_cache(maxsize=1 << 10)
+def _on_sphere(seed: int, size: int) -> float:
+    """Return √d / ‖z‖, remembered from a party's upload to its step."""
+    return math.sqrt(size / kernels.squared_norm(np.uint64(seed), size))

@@ -31,6 +31,8 @@ _LARGE = 1 << 22
 """Parameters above which directions go one by one: activations of several would take memory, and save little time."""
 _MOST_MOVED = 1 << 20
 """Elements that are moved beside the model, of all directions together: 4 MiB."""
+_TRIED = 0.1
+"""How far along a direction a module is tried."""
 
 
 class Points(NamedTuple):
@@ -54,12 +56,12 @@ class JointForward:
     def usable(self, directions: Sequence[Direction], x: torch.Tensor) -> bool:
         """Return whether it helps: not for small models, nor where torch cannot map the module or most is moved.
 
-        x: a batch to try when first asked.
+        x: a batch like those to come; what is tried when first asked is a record of ones, the same in every process.
         """
         if directions[0].law != "rank_one" or self._size <= _SMALL:
             return False
         if self._works is None:
-            self._works = self._tried(directions[0], x[:1])
+            self._works = self._tried(directions[0], torch.ones_like(x[:1]))
         return self._works
 
     def _tried(self, direction: Direction, x: torch.Tensor) -> bool:
@@ -72,13 +74,22 @@ class JointForward:
         if 4 * self._moved_size(direction) > self._size:
             return False
         try:
-            self.scores(self.points([direction] * 2, 0.1), x)
-        except (
-            RuntimeError,
-            NotImplementedError,
-        ):  # a branch on values, an operator without a rule such as an LSTM
-            return False
-        return True
+            found = self.scores(self.points([direction] * 2, _TRIED), x)[0]
+        except (RuntimeError, NotImplementedError):
+            return False  # a branch on values, or an operator that torch cannot map, such as an LSTM
+        # the check of models tells of large ones
+        return self._size > _LARGE or self._agrees(found, direction, x)
+
+    @torch.no_grad()
+    def _agrees(self, found: torch.Tensor, direction: Direction, x: torch.Tensor) -> bool:
+        """Return whether scores are those at moved weights: a module may read a layer's weights without calling it."""
+        moved = {}
+        for name, start in self._offsets.items():
+            moved[name] = self._parameters[name].data.clone()
+            direction.add_to(moved[name].view(-1), _TRIED, start=start)
+        wanted = torch.func.functional_call(self._module, moved, (x,))
+        far, size = (wanted - self._module(x)).abs().max(), wanted.abs().max()
+        return bool((found - wanted).abs().max() <= 1e-2 * far + 1e-4 * size)
 
     def block(self, directions: Sequence[Direction]) -> int:
         """Return of how many directions to make the numbers at once."""
@@ -119,7 +130,7 @@ class JointForward:
                 self._now = {}
 
         step = 1 if self._size > _LARGE else max(1, _MOST_ROWS // max(1, len(x)))
-        several = step < len(next(iter((*points.moved.values(), *points.products.values())))[0])
+        several = step < len(next(iter(points.products.values()))[0])
         scores: torch.Tensor = torch.func.vmap(at_point, chunk_size=step if several else None)(*points)
         return scores
 

@@ -55,6 +55,17 @@ class Recurrent(nn.Module):
         return self.cell(self.wide(x))[0][:, -1]
 
 
+class Sideways(nn.Module):
+    """Reads the weights of a layer that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 200), nn.Linear(200, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.first(x), self.second.weight)
+
+
 def numbers(*shape: int) -> torch.Tensor:
     return torch.from_numpy((Key(5) / "x").generator().standard_normal(shape).astype(np.float32))
 
@@ -99,6 +110,7 @@ def test_models_that_it_does_not_help_are_left_to_others():
     image = numbers(2, 3, 8, 8)
     assert not usable(lambda: nn.Sequential(nn.Conv2d(3, 300, 3), nn.Flatten(), nn.Linear(10800, 2)), image)
     assert not usable(Recurrent, numbers(2, 5, 8))
+    assert not usable(Sideways, numbers(2, 64))
     assert not usable(lambda: nn.Linear(64, 10), numbers(2, 64)), "small"
     assert not usable(stack, numbers(2, 64), "gaussian")
     assert usable(stack, numbers(2, 64))
