@@ -163,6 +163,13 @@ def perturbation_seeds(steps: npt.ArrayLike, perturbations: npt.ArrayLike) -> np
     return _splitmix_of(np.asarray(steps, np.uint64) | numbers)
 
 
+def pool_seeds(key: Key, count: int) -> npt.NDArray[np.uint64]:
+    """Return the seeds of a run's pool, different ones, uint64 [count], ascending."""
+    own = key / "pool"
+    found = [direction_seed(own, SERVER_PARTY, number) for number in range(count)]
+    return np.sort(np.array(found, np.uint64))
+
+
 def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
     """Return the seeds moved by a bijection that only holders of the secret know, uint64 of the same shape.
 

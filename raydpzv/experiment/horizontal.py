@@ -288,7 +288,7 @@ class PreparedHorizontal(Prepared):
 
     def model_name(self, party: str | int | None) -> str:
         if party not in (None, MODEL):
-            raise InputError(f"state_dict: all clients train one model; leave party out, got {party!r}")
+            raise InputError(f"party: all clients train one model; leave it out, got {party!r}")
         return MODEL
 
     def flat_model(self, name: str) -> FlatModel:

@@ -14,12 +14,12 @@ from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
 from raydpzv.foreign import is_foreign
-from raydpzv.keys import Key
+from raydpzv.keys import Key, pool_seeds
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
-from raydpzv.methods.replica import Replica
+from raydpzv.methods.replica import PooledReplica, Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
@@ -94,7 +94,8 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
         spec.model.weights_of(client, spec.party_names),
         f"the bottom model of {label(client, spec.party_names)}",
     )
-    module = with_weights(_bottom_module(spec, client, shape), weights, spec.model.partial_weights, title)
+    partial, files = spec.model.partial_weights, spec.sent_files
+    module = with_weights(_bottom_module(spec, client, shape), weights, partial, title, files)
     return adapted(module, spec.model.lora, spec.model.bottom_of(client), title)
 
 
@@ -271,8 +272,8 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
-        model = self.spec.model
-        module = with_weights(self._module(), model.weights, model.partial_weights, "the model")
+        model, files = self.spec.model, self.spec.sent_files
+        module = with_weights(self._module(), model.weights, model.partial_weights, "the model", files)
         return adapted(module, model.lora, model.kind, "the model")
 
     def _module(self) -> torch.nn.Module:
@@ -326,6 +327,7 @@ class ModelPlan:
             beta2=rule.beta2,
             v0=rule.v0,
             epoch=rule.epoch,
+            pool=updates.pool,
         )
 
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
@@ -335,6 +337,10 @@ class ModelPlan:
         """
         updates = self._seeded()
         shift = updates.secret_seeds and follows_secret
+        if updates.pool:
+            pool = pool_seeds(Key(self.spec.seed), updates.pool)
+            threads = self.spec.resources.threads
+            return PooledReplica(self.initial(device), updates.rule, pool=pool, threads=threads)
         return Replica(
             self.initial(device),
             updates.rule,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from raydpzv.report import plots, text
 from raydpzv.report.comparison_lines import Line, band, calibrated, final_accuracy, named
 from raydpzv.report.comparison_table import target_name
-from raydpzv.report.plots import Curve, Look, ReportFigure
+from raydpzv.report.plots import Curve, Look, Panel, ReportFigure
 
 DISCLAIMER = (
     "ε in this picture is what each method's noise is calibrated to, not what is proved: the privacy table states what "
@@ -134,6 +134,44 @@ def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
     _legend(figure, lines, look)
     caption = "Final test accuracy: median over the seeds, bars from the lowest to the highest. "
     return ReportFigure("accuracy_over_epsilon", caption + DISCLAIMER + failed_words(lines), figure)
+
+
+def accuracy_panel(lines: Sequence[Line]) -> Panel | None:
+    """Return the page's chart of accuracies over updates, with bands over the seeds; None without any."""
+    look, curves = looks(lines), []
+    for place, line in enumerate(lines):
+        found = band(line.curves, "update")
+        if len(found.x):
+            name, edges = named(line.label, line.epsilon), (found.low, found.high)
+            own = look[line.label]
+            curves.append(Curve(found.x, found.median, own, name, edges, run=place, group=_group(line)))
+    return Panel("Test accuracy", "test accuracy", curves, "percent") if curves else None
+
+
+def cost_panel(lines: Sequence[Line]) -> Panel | None:
+    """Return the page's chart of final accuracies over bytes, each with its ε; None where nothing travels."""
+    look, curves, notes = looks(lines), [], []
+    for place, line in enumerate(lines):
+        sent = [float(curve.bytes[-1]) for curve in line.curves if len(curve.bytes)]
+        accuracy = [final_accuracy(run) for run in line.runs]
+        if not sent or not math.isfinite(np.median(accuracy)) or not np.median(sent) > 0:
+            continue
+        x, y = np.array([np.median(sent)]), np.array([np.median(accuracy)])
+        curves.append(
+            Curve(x, y, look[line.label], named(line.label, line.epsilon), run=place, group=_group(line))
+        )
+        notes.append([] if line.epsilon is None else [f"ε {calibrated(line.epsilon)}"])
+    axis = "bytes sent, up and down"
+    return (
+        Panel("Accuracy, ε and bytes", "test accuracy", curves, "percent", axis, notes=notes)
+        if curves
+        else None
+    )
+
+
+def _group(line: Line) -> str:
+    """Return the lines that a page shows a line with: those of its ε; a control is with all of them."""
+    return "*" if line.control else _noise_words(line.epsilon, [line])
 
 
 def _scored(lines: Sequence[Line]) -> bool:

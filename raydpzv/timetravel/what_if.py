@@ -186,15 +186,19 @@ def _differences(update: Slice, answers: _Answers) -> dict[int, np.ndarray]:
     total = sum(weight for weight, _ in answers.values())
     summed = cast(np.ndarray, sum(weight * values for weight, values in answers.values()))
     if not np.array_equal((summed / total).astype(np.float32), update.scalar):
-        raise NotRecomputable(
-            f"update {int(update.round[0])} is not the mean of its clients' scalars (noise, votes, or another rule): "
-            "what it would have been without one of them cannot be told"
-        )
+        raise _not_a_mean(int(update.round[0]))
     return {
         client: ((summed - weight * values) / (total - weight) if total > weight else 0 * summed)
         - update.scalar
         for client, (weight, values) in answers.items()
     }
+
+
+def _not_a_mean(update: int) -> NotRecomputable:
+    return NotRecomputable(
+        f"update {update} is not the mean of its clients' scalars (noise, votes, or another rule): what it would have "
+        "been without one of them cannot be told"
+    )
 
 
 def _answers(history: RunHistory) -> dict[int, dict[int, tuple[float, np.ndarray]]]:
@@ -205,7 +209,9 @@ def _answers(history: RunHistory) -> dict[int, dict[int, tuple[float, np.ndarray
     found: dict[int, dict[int, tuple[float, np.ndarray]]] = defaultdict(dict)
 
     def seen(upload: Upload) -> None:
-        values = np.asarray(cast(Any, upload.body).values, np.float64).ravel()
+        if (sent := getattr(upload.body, "values", None)) is None:
+            raise _not_a_mean(upload.step + 1)
+        values = np.asarray(sent, np.float64).ravel()
         found[upload.step + 1][upload.client] = float(weights[upload.client]), values
 
     with one_thread(prepared.engine):

@@ -55,7 +55,7 @@ class SignSteps(LocalSteps):
         losses, values = super()._derivatives(objective, x, directions, rows)
         return losses, np.where(np.isfinite(values), signs_of(values), np.nan)
 
-    def _answer(self, order: Order, values_KP: np.ndarray, seeds_K: np.ndarray) -> Body:
+    def _answer(self, order: Order, values_KP: np.ndarray) -> Body:
         check_finite(values_KP, order.client, order.round)  # a bit cannot say so
         return Signs(packed(values_KP))
 
@@ -66,7 +66,7 @@ class FeedsignServer(SeededServer):
     def _catch_up(self, seeds: np.ndarray, scalars: np.ndarray, seeds_K: np.ndarray) -> Body:
         return MissedSigns(packed(scalars))
 
-    def _reply_bytes(self, pairs: int) -> int:
+    def _upload_bytes(self, pairs: int) -> int:
         return -(-pairs // 8)
 
     def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
