@@ -92,6 +92,8 @@ COMMANDS: dict[str, type[options.Options]] = {
     "fetch": options.FetchCommand,
     "submit": options.SubmitCommand,
     "replay": options.ReplayCommand,
+    "step": options.StepCommand,
+    "export": options.ExportCommand,
     "audit": options.AuditCommand,
     "report": options.ReportCommand,
     "publish": options.PublishCommand,

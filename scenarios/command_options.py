@@ -339,17 +339,57 @@ class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand(Options):
-    """Rebuild a run's models, at its end or at any update, from its ledger or its rows; check every bit."""
+    """Rebuild the models of a run folder or a seed file; check every bit. Of a folder also at any update."""
 
     run: Annotated[Path, Argument()]
-    """Run folder."""
+    """Run folder, or seed file (docs/seed-file.md)."""
     at: int | None = None
     """Stop after this many updates."""
     client: str | None = None
     """Only this client's model: its number, or its party's name."""
     moved: Moved = None
+    weights: Path | None = None
+    """Of a seed file: the weights that the training started from (.safetensors, .pt)."""
     out: Path | None = None
-    """File (.npz) for the parameters."""
+    """File for the parameters: .npz, or of a seed file .safetensors with the names of its tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(Options):
+    """Write a run's weights for other libraries: all of them in one file, or the adapters as peft loads them."""
+
+    run: Annotated[Path, Argument()]
+    """Run folder."""
+    out: Path
+    """File NAME.safetensors to write; with --format peft, a folder."""
+    format: str = "safetensors"
+    """safetensors (all weights, adapters merged) or peft (adapters and modules_to_save alone)."""
+    party: str | None = None
+    """Party of a vertical run: its number, its name, or server."""
+    at: int | None = None
+    """Model after this many updates [default: all]."""
+    moved: Moved = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCommand(Output):
+    """Walk through a run's ledger, update by update; leave clients out. On a terminal it asks where to go."""
+
+    run: Annotated[Path, Argument()]
+    """Run folder."""
+    at: int | None = None
+    """Show this update, or search from it on [default: the last; searches: 0]."""
+    fall: bool = False
+    """Go to the next update at which held-out accuracy fell."""
+    stale: int | None = None
+    """Go to the next update that used an embedding or a model so many updates old."""
+    without: str | None = None
+    """Leave this client out, by number or party's name: the run's end without its scalars, to first order."""
+    rank: bool = False
+    """Leave out each client: first the one whose absence lowers the held-out loss most."""
+    since: int = 0
+    """Leave clients out after this update."""
+    moved: Moved = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,12 +433,21 @@ class ReportCommand(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
-    """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε."""
+    """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε. With
+    --compact, write a run's models to a seed file."""
 
     run: Annotated[Path, Argument()]
     """Run folder."""
-    out: Path
-    """Folder to write or to replace."""
+    out: Path | None = None
+    """Folder to write or to replace; with --compact the seed file [default: run.seeds]."""
+    compact: bool = False
+    """Write one file of kilobytes that rebuilds the models: first weights, seeds and scalars (docs/seed-file.md)."""
+    scalars: str | None = None
+    """With --compact: float32, float16 (may round) or sign [default: the smallest that keeps every bit]."""
+    client: str | None = None
+    """With --compact: only this client's model of a vertical run: its number, or its party's name."""
+    weights: Path | None = None
+    """With --compact: a file of first weights that readers have [default: model.weights]."""
     quiet: Quiet = False
 
 

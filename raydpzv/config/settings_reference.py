@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import tomli_w
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from raydpzv.config.scenario import SCENARIOS
 from raydpzv.methods.descriptor import MethodConfig, field_docstrings
@@ -52,7 +53,15 @@ def _names(scenario: type[BaseModel]) -> list[str]:
 def _sections(scenario: type[BaseModel], names: Sequence[str]) -> Iterator[str]:
     for name in names:
         if section := section_of(scenario.model_fields[name].annotation):
-            yield from ("", f"## [{name}]", "", *_about(section), *_table(_of_section(section)))
+            yield from _section(name, section)
+
+
+def _section(name: str, section: type[BaseModel]) -> Iterator[str]:
+    """Yield the page's part on a table, and on the tables in it."""
+    yield from ("", f"## [{name}]", "", *_about(section), *_table(_of_section(section)))
+    for key, field in section.model_fields.items():
+        if inner := section_of(field.annotation):
+            yield from _section(f"{name}.{key}", inner)
 
 
 @dataclass(frozen=True)
@@ -96,8 +105,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None:
-        return "none"
+    if value is None or value is PydanticUndefined:
+        return "none" if value is None else "required"
     value = list(value) if isinstance(value, tuple) else value
     return f"`{tomli_w.dumps({'v': value}).split('=', 1)[1].strip()}`".replace("\n", " ")
 
@@ -119,7 +128,7 @@ def _values(annotation: Any) -> str:
         return f"[{', '.join(map(_values, arguments))}]"
     if origin is tuple:
         return f"list of {_values(arguments[0])}"
-    if origin is dict:
+    if origin is dict or section_of(annotation):
         return "table"
     names = {int: "whole number", float: "number", str: "text", bool: "`true`, `false`"}
     return names.get(annotation, str(annotation))

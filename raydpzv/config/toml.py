@@ -33,7 +33,7 @@ from raydpzv.errors import SpecError, suggest
 from raydpzv.foreign import is_foreign
 from raydpzv.methods.descriptor import Method, MethodConfig
 from raydpzv.registry import DATA_SOURCES, METHODS
-from raydpzv.settings.fields import section_of
+from raydpzv.settings.fields import section_of, settings_of
 from raydpzv.settings.sections import CommonSections
 
 _WANTED = {
@@ -41,6 +41,7 @@ _WANTED = {
     "tuple_type": "a list",
     "list_type": "a list",
     "too_long": "at most {max_length} values",
+    "too_short": "at least {min_length} value",
 }
 """What is said where pydantic has words of its own for it, by the type of the error."""
 _PROVED, _OLD_MODE = "proved", "sound"
@@ -382,9 +383,8 @@ def _dotted(config: type[MethodConfig]) -> list[str]:
     """Return tables and settings, dotted, of a scenario with a method of that configuration."""
     scenario = SCENARIOS[METHODS[config.name].kind]
     sections = {name: section_of(field.annotation) for name, field in scenario.model_fields.items()}
-    fields = {name: list(section.model_fields) for name, section in sections.items() if section}
-    fields["method"] = method_fields(config)
-    return [*sections, *(f"{table}.{name}" for table, names in fields.items() for name in names)]
+    settings = [name for table, of in sections.items() if of for name, _ in settings_of(of, table)]
+    return [*sections, *settings, *(f"method.{name}" for name in method_fields(config))]
 
 
 def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:

@@ -65,6 +65,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
     yield from _losses(spec)
+    yield from _adapters(spec, [spec.model.kind])
     yield from _engine(spec)
     yield from _users(spec)
     yield from user_contradictions(spec)
@@ -95,8 +96,13 @@ def _losses(spec: CommonSections) -> Iterator[str]:
         )
     if spec.targets and not is_foreign(spec.loss):
         yield f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave it out'
-    if getattr(getattr(spec, "privacy", None), "trust_loss", None) and not is_foreign(spec.loss):
-        yield f'privacy.trust_loss: goes with a loss of your own, got "{spec.loss}"; leave it out'
+    for word in getattr(getattr(spec, "privacy", None), "trust", None) or ():
+        if word not in (
+            *spec.premises,
+            "method",
+        ):  # one base scenario may compare methods, your own and others
+            own = "model.weights" if word == "weights" else f"a {word} of your own"
+            yield f'privacy.trust: "{word}" goes with {own}, which this scenario does not have; leave it out'
     if of_numbers(spec.goal):
         for setting, value in (("data.classes", spec.data.labels), ("users.labels", _most_labels(spec))):
             if value is not None:
@@ -152,7 +158,19 @@ def _party_weights(spec: VerticalScenario) -> Iterator[str]:
             yield f'model.weights: wanted {names} or server, got "{party}". {suggest(party, known)}'.rstrip()
     if given.keys() - {"server"} and spec.model.initial != "random":
         yield f'model.initial: wanted "random" with weights of a party, got "{spec.model.initial}"; leave it out'
+    if spec.model.lora and spec.model.initial != "random":
+        yield f'model.initial: wanted "random" with model.lora, got "{spec.model.initial}"; leave it out'
+    yield from _adapters(spec, [spec.model.bottom_of(m) for m in clients])
     yield from _engine(spec)
+
+
+def _adapters(spec: AnyScenario, models: Sequence[str]) -> Iterator[str]:
+    """Complain of adapters for models that the program draws; models: their names."""
+    if spec.model.lora and not any(map(is_foreign, models)):
+        yield (
+            f'model.lora: wanted a model of your own ("module:attribute"), got "{models[0]}", whose weights are drawn; '
+            "leave it out"
+        )
 
 
 def _engine(spec: AnyScenario) -> Iterator[str]:

@@ -16,6 +16,7 @@ import torch
 from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.embedding_cache import EmbeddingCache
 from raydpzv.engine.head import Head, copied
+from raydpzv.engine.kept_directions import TorchDirections
 from raydpzv.engine.split_model import (
     Ages,
     BottomTraining,
@@ -54,6 +55,7 @@ class TorchBottom:
         if training.rule is not None:
             self._perturb = perturbation(model.module, model.flat, model.offsets)
             self._zeroth_order = Descent(model.flat, training.rule)
+            self._directions = TorchDirections(self._zeroth_order)
         if training.descent is not None:
             self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)
 
@@ -77,9 +79,7 @@ class TorchBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        assert self._training.rule is not None
-        x, law = self._rows(ids), self._training.rule.law
-        directions = [Direction(int(seed), self.size, law) for seed in seeds]
+        x, directions = self._rows(ids), self._directions.of(np.array(seeds, np.uint64))
         with torch.no_grad():
             return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
 
@@ -109,7 +109,7 @@ class TorchBottom:
         )
 
     def descend(self, steps: Steps) -> None:
-        self._zeroth_order.apply(steps)
+        self._directions.descend(steps)
 
     def state(self) -> np.ndarray:
         return torch.stack(self._vectors()).detach().cpu().numpy()

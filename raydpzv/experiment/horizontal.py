@@ -21,7 +21,14 @@ from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.initial_model import MODEL, ModelPlan, check_size, checked_records, refuse_options
+from raydpzv.experiment.initial_model import (
+    MODEL,
+    ModelPlan,
+    base_sha256,
+    check_size,
+    checked_records,
+    refuse_options,
+)
 from raydpzv.experiment.prepare import (
     Prepared,
     check_functions,
@@ -281,7 +288,7 @@ class PreparedHorizontal(Prepared):
 
     def model_name(self, party: str | int | None) -> str:
         if party not in (None, MODEL):
-            raise InputError(f"state_dict: all clients train one model; leave party out, got {party!r}")
+            raise InputError(f"party: all clients train one model; leave it out, got {party!r}")
         return MODEL
 
     def flat_model(self, name: str) -> FlatModel:
@@ -292,7 +299,8 @@ class PreparedHorizontal(Prepared):
         if self.spec.split.how == "owners":
             arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
         weights = weights_sha256({MODEL: self.spec.model.weights})
-        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights
+        base = base_sha256(self.spec.model.lora, [MODEL], self.flat_model)
+        return fingerprint(self.spec, arrays, key) | self.plan.facts() | weights | base
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""

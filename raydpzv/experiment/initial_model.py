@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,17 @@ from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
 from raydpzv.foreign import is_foreign
-from raydpzv.keys import Key
+from raydpzv.keys import Key, pool_seeds
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
-from raydpzv.methods.replica import Replica
+from raydpzv.methods.replica import PooledReplica, Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
 from raydpzv.settings.party_names import label
+from raydpzv.settings.sections import LoraSection
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # defines torch modules, and so loads torch
 _MOST_PARAMETERS = 10**11
 _CHECKED = 8
 """Fewest records on which a user's own model is checked."""
+BASE = "base_sha256"
 MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 
@@ -56,6 +58,26 @@ def refuse_options(options: Mapping[str, Any] | None, setting: str, name: str) -
         raise SpecError(f'model.{setting}: "{name}" is no model of your own and takes none; leave them out')
 
 
+def adapted(module: torch.nn.Module, lora: LoraSection | None, name: str, title: str) -> torch.nn.Module:
+    """Return a module with the adapters of `model.lora`, if it is the user's own; name: of the model."""
+    if lora is None or not is_foreign(name):
+        return module
+    from raydpzv.models.lora import LoraModel  # defines torch modules, and so loads torch
+
+    return LoraModel(module, lora, title)
+
+
+def base_sha256(
+    lora: LoraSection | None, models: Iterable[str], make: Callable[[str], FlatModel]
+) -> dict[str, Any]:
+    """Return what environment.json says of the layers that adapters leave as they are: a digest by model."""
+    if lora is None:
+        return {}
+    from raydpzv.models.own_model import constants_sha256  # loads torch
+
+    return {BASE: {name: constants_sha256(make(name)) for name in models}}
+
+
 def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], device: str = "cpu") -> FlatModel:
     """Return a client's bottom model with its parameters before the first update; shape: of one record's features."""
     model = FlatModel(lambda: bottom_module(spec, client, shape), Key(spec.seed) / "client" / client, device)
@@ -72,7 +94,9 @@ def bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> 
         spec.model.weights_of(client, spec.party_names),
         f"the bottom model of {label(client, spec.party_names)}",
     )
-    return with_weights(_bottom_module(spec, client, shape), weights, spec.model.partial_weights, title)
+    partial, files = spec.model.partial_weights, spec.sent_files
+    module = with_weights(_bottom_module(spec, client, shape), weights, partial, title, files)
+    return adapted(module, spec.model.lora, spec.model.bottom_of(client), title)
 
 
 def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) -> torch.nn.Module:
@@ -248,8 +272,9 @@ class ModelPlan:
 
     def module(self) -> torch.nn.Module:
         """Return the network."""
-        model = self.spec.model
-        return with_weights(self._module(), model.weights, model.partial_weights, "the model")
+        model, files = self.spec.model, self.spec.sent_files
+        module = with_weights(self._module(), model.weights, model.partial_weights, "the model", files)
+        return adapted(module, model.lora, model.kind, "the model")
 
     def _module(self) -> torch.nn.Module:
         from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
@@ -302,6 +327,7 @@ class ModelPlan:
             beta2=rule.beta2,
             v0=rule.v0,
             epoch=rule.epoch,
+            pool=updates.pool,
         )
 
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
@@ -311,6 +337,10 @@ class ModelPlan:
         """
         updates = self._seeded()
         shift = updates.secret_seeds and follows_secret
+        if updates.pool:
+            pool = pool_seeds(Key(self.spec.seed), updates.pool)
+            threads = self.spec.resources.threads
+            return PooledReplica(self.initial(device), updates.rule, pool=pool, threads=threads)
         return Replica(
             self.initial(device),
             updates.rule,

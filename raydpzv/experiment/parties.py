@@ -190,8 +190,8 @@ class ServerFactory:
 
     def head(self) -> torch.nn.Module:
         """Return the head's network."""
-        model = self.spec.model
-        return with_weights(self._head(), model.weights_of("server", ()), model.partial_weights, "the head")
+        weights, partial = self.spec.model.weights_of("server", ()), self.spec.model.partial_weights
+        return with_weights(self._head(), weights, partial, "the head", self.spec.sent_files)
 
     def _head(self) -> torch.nn.Module:
         spec, model = self.spec, self.spec.model

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Sequence
@@ -35,6 +36,27 @@ from raydpzv.sim.privacy_filter import check_first_release
 
 HEAD_SHARE = 0.2
 """Share of μ² for the head's gradient where none is given."""
+
+_SUPPOSED = {
+    "model": (
+        "your own model was made without these records, and that its scores depend on one record alone and on no "
+        "earlier call, which is checked on one batch of at most twice the planned size"
+    ),
+    "loss": (
+        "your own loss gives each record a value of its own scores and label alone, which is checked on at most "
+        f"{MOST_CHECKED} records with made-up scores"
+    ),
+    "method": "your own method releases only what its descriptor says, which is not checked",
+    "weights": "model.weights were made without these records, which is not checked",
+}
+"""What proofs suppose of a user's own code, by the word of privacy.trust that states it."""
+_FEARED = {
+    "model": "your own model may mix the records of a batch, or remember records",
+    "loss": "your own loss may mix the records of a batch, or remember records",
+    "method": "your own method may release more than its descriptor says",
+    "weights": "model.weights may depend on these records",
+}
+"""What nobody can rule out of it."""
 
 
 @dataclass(frozen=True)
@@ -74,44 +96,28 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
 
 
 def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
-    """Return what the proofs suppose of a user's own data, method and models, one clause each."""
-    clauses = []
-    if is_foreign(spec.data.source):
-        clauses.append(
-            "ε is of the rows as you hand them over, each of which is supposed to follow from one record"
-        )
-    if spec.method.name in spec.own:
-        clauses.append(
-            "ε supposes that your own method releases only what its descriptor says, which is not checked"
-        )
-    if spec.model.weights:
-        clauses.append("ε supposes that model.weights were made without these records")
-    if spec.own_models:
-        clauses.append(
-            "ε supposes that your own model was made without these records, and that its scores depend on one record "
-            "alone, which is checked on one batch of at most twice the planned size"
-        )
-    if is_foreign(spec.loss):
-        stated = ", as you state," if spec.privacy and spec.privacy.trust_loss else ""
-        clauses.append(
-            f"ε supposes{stated} that your own loss gives each record a value of its own scores and label alone, which "
-            f"is checked on at most {MOST_CHECKED} records with made-up scores"
-        )
-    return tuple(clauses)
+    """Return what the proofs suppose of a user's own data, models, weights, loss and method, one clause each."""
+    rows = "ε is of the rows as you hand them over, each of which is supposed to follow from one record"
+    stated = _stated(spec)
+    clauses = [
+        f"ε supposes{', as you state,' * (word in stated)} that {_SUPPOSED[word]}" for word in spec.premises
+    ]
+    return (*([rows] if is_foreign(spec.data.source) else []), *clauses)
 
 
 def unstated(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
-    """Return the premises about a user's own method and loss that the user does not state, one clause each."""
-    given, clauses = spec.privacy, []
-    if spec.method.name in spec.own and not (given and given.trust_method):
-        clauses.append(
-            "your own method may release more than its descriptor says (privacy.trust_method = true states that not)"
-        )
-    if is_foreign(spec.loss) and not (given and given.trust_loss):
-        clauses.append(
-            "your own loss may mix the records of a batch (privacy.trust_loss = true states that it does not)"
-        )
-    return tuple(clauses)
+    """Return the premises about a user's own code that the user does not state, with the setting that states them."""
+    stated = _stated(spec)
+    lacking = [_FEARED[word] for word in spec.premises if word not in stated]
+    if not lacking:
+        return ()
+    listed = json.dumps([word for word in _FEARED if word in stated or word in spec.premises])
+    pronoun = "it does not" if len(lacking) == 1 else "they do not"
+    return (f"{'; '.join(lacking)} (privacy.trust = {listed} states that {pronoun})",)
+
+
+def _stated(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
+    return (spec.privacy.trust if spec.privacy else None) or ()
 
 
 def _setting(spec: VerticalScenario, rows: int) -> PrivacySetting:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.local_session import one_thread
+from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import compare, released
 from raydpzv.experiment.resuming import (
     check_recomputable,
@@ -34,6 +35,7 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage
+from raydpzv.methods.roles import VerticalServer
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.secrets_file import OPERATOR
@@ -250,7 +252,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     if spec.one_model:
         raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
     experiment = cast(PreparedVertical, prepared_again(spec, folder))
-    unchecked = _check_what_can_be(experiment, folder)
+    unchecked = check_possible(experiment, folder)
     check_recomputable(experiment, path)
     if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):
         raise NotRecomputable(f"{path}: {why}")
@@ -262,7 +264,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     return Replayed(models, updates, check_models(rows, models, updates), digest, unchecked)
 
 
-def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
+def check_possible(experiment: Prepared, folder: RunFolder) -> str:
     """Check scenario and data; return what cannot be checked, since a copy lacks the operator's file.
 
     A replay may do without: it compares every loss, which other training rows would change.
@@ -297,10 +299,12 @@ def serve_again(
     updates: int,
     recorder: Recorder,
     privacy_filter: PrivacyFilter | None = None,
+    *,
+    tap: Callable[[VerticalServer], Any] = lambda server: server,
 ) -> dict[str, np.ndarray]:
     """Serve the recorded order: each client wakes when its services' round numbers strike. Return all parameters.
 
-    privacy_filter: hears of every release and the rows that it is about.
+    privacy_filter: hears of every release and the rows that it is about; tap: gives the server that serves.
     """
     epochs: dict[int, list[float]] = {}
     service = rows["service"].sort_by("round")
@@ -313,7 +317,7 @@ def serve_again(
     timing = Timing(Trace(epochs), none, none, instant(clients))
     device = experiment.local_device
     with one_thread(experiment.engine):
-        server = experiment.server.make(device)
+        server = tap(experiment.server.make(device))
         roles = [factory.make(device) for factory in experiment.clients]
         server_loop = ServerLoop(
             server, privacy_filter or NoPrivacyFilter(), recorder, Budget(updates=updates)

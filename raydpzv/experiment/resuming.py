@@ -17,6 +17,7 @@ import numpy as np
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.finalize import RowWriter, keep_first_models
+from raydpzv.experiment.initial_model import BASE
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
@@ -348,6 +349,8 @@ def check_same(experiment: Prepared, folder: RunFolder) -> None:
             raise _changed(folder, title)
     if other := other_weights(folder.environment(), now):
         raise _changed(folder, f"the weights (model.weights) of {other}")
+    if folder.environment().get(BASE) != now.get(BASE):
+        raise _changed(folder, "the base of the adapters (model.lora)")
 
 
 def check_scenario(folder: RunFolder, now: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,9 +24,10 @@ from raydpzv.experiment.model_evaluator import (
 from raydpzv.experiment.run_core import RunCore, RunParts
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
+from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, OwnModels, Server, Upload
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
+from raydpzv.records.schema import SCHEMAS
 from raydpzv.segments.run_segments import PullSegment
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
@@ -33,7 +35,7 @@ from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import Executor, GroupExecutor
 from raydpzv.sim.interfaces import Budget
 from raydpzv.sim.pull import HostShare, PullLoop, PullRun, PullServerLoop
-from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.server_loop import ServerLoop, WatchedServer
 from raydpzv.sim.virtual import LoopHooks, Scoring, Timing, VirtualRun
 from raydpzv.sim.wall import SavedClient
 from raydpzv.wire.messages import ClientModels
@@ -193,6 +195,21 @@ def virtual_run(
     kind = PullRun if prepared.asynchronous else VirtualRun
     scoring = Scoring(lambda: view.evaluate(server_loop.updates), prepared.spec.evaluate.every)
     return kind(server_loop, host, prepared.timing, scoring, hooks, state)
+
+
+def repeated(prepared: PreparedHorizontal, updates: int, seen: Callable[[Upload], None]) -> str:
+    """Make a run's first updates again under the virtual clock, in memory; return the digest of their ledger.
+
+    seen: called with each upload before it is served.
+    """
+    device, ledger = prepared.local_device, Ledger.create(None, prepared.plan.header())
+    group, server = prepared.client_group(ledger, device), prepared.server(ledger, device)
+    recorder = Recorder(frozenset(SCHEMAS))  # which keeps nothing
+    watched = cast(Server, WatchedServer(server, seen))
+    server_loop = ServerLoop(watched, prepared.privacy_filter(), recorder, Budget(updates=updates))
+    unscored = Scoring(lambda: Metrics(math.nan, math.nan, math.nan), updates)
+    VirtualRun(server_loop, GroupExecutor(group), prepared.timing, unscored).run()
+    return ledger.digest
 
 
 def own_models(checkpoint: Checkpoint) -> ClientModels | None:

@@ -13,7 +13,7 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.vertical import Part, by_view, partition, without_client
 from raydpzv.errors import InputError
-from raydpzv.experiment.initial_model import BottomPlan, bottom_model
+from raydpzv.experiment.initial_model import BottomPlan, base_sha256, bottom_model
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import (
     Prepared,
@@ -25,6 +25,7 @@ from raydpzv.experiment.prepare import (
     unrecorded_noise,
 )
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import weights_sha256
@@ -113,7 +114,9 @@ class PreparedVertical(Prepared):
         plan, model, names = self.plan(), self.spec.model, self.spec.party_names
         words = {"server": model.weights_of("server", ())}
         words |= {f"client {m}": model.weights_of(m, names) for m in range(len(self.clients))}
-        return found | (plan.facts() if plan else {}) | weights_sha256(words)
+        own = [f"client {m}" for m in range(len(self.clients)) if is_foreign(model.bottom_of(m))]
+        base = base_sha256(model.lora, own, self.flat_model)
+        return found | (plan.facts() if plan else {}) | weights_sha256(words) | base
 
     def class_shares(self) -> list[float]:
         if self.server.y_held_out.dtype.kind == "f":
@@ -132,12 +135,12 @@ class PreparedVertical(Prepared):
             return party
         if party is None:
             raise InputError(
-                f"state_dict: each party has a model; give party={', '.join(map(repr, self.spec.party_names)) or 0} or "
+                f"party: each party has a model; give party={', '.join(map(repr, self.spec.party_names)) or 0} or "
                 '"server"'
             )
-        client = client_number(str(party), self.spec.party_names, "state_dict: party")
+        client = client_number(str(party), self.spec.party_names, "party")
         if not 0 <= client < len(self.clients):
-            raise InputError(f"state_dict: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
+            raise InputError(f"party: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
         return f"client {client}"
 
     def flat_model(self, name: str) -> FlatModel:

@@ -48,6 +48,9 @@ class Header:
     beta2: float = 0.0  # of adam
     v0: float = 0.0  # of adam
     epoch: int = 0  # of svrg, in updates
+    pool: int = (
+        0  # seeds of which all directions are, see `raydpzv.methods.replica.PooledReplica`; 0: no pool
+    )
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -140,6 +143,8 @@ def _content(header: Header) -> dict[str, Any]:
     if header.optimizer == "sgd":
         for name in _OPTIMIZER_FIELDS:
             del fields[name]
+    if not header.pool:
+        del fields["pool"]
     return {"format": header.format, "header": fields}
 
 
@@ -157,5 +162,5 @@ def _fields(header: Header) -> Iterator[tuple[str, object]]:
     for name, model in header.models.items():
         for field, value in asdict(model).items():
             yield f"models[{name!r}].{field}", value
-    for field in ("law", "momentum", "damped", "shifted", *_OPTIMIZER_FIELDS):
+    for field in ("law", "momentum", "damped", "shifted", *_OPTIMIZER_FIELDS, "pool"):
         yield field, getattr(header, field)

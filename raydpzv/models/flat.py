@@ -166,9 +166,15 @@ class FlatModel:
             self.flat.copy_(own)
 
     def state_dict(self, flat: np.ndarray) -> dict[str, torch.Tensor]:
-        """Return copies of the module's weights by name, at these trained parameters, float32 [d]."""
+        """Return copies of the module's weights by name, at these trained parameters, float32 [d].
+
+        Adapters are added to the weights beside them, so that the names are those of the module without adapters.
+        """
+        from raydpzv.models.lora import LoraModel  # a subclass of torch's Module: would load a deferred torch
+
         with self.at(flat):
-            return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+            own = self.module.merged() if isinstance(self.module, LoraModel) else self.module.state_dict()
+            return {name: value.detach().clone() for name, value in own.items()}
 
     def sha256(self) -> str:
         """Return the digest of the trained parameters' bytes."""

@@ -27,6 +27,7 @@ from raydpzv.door import setting_path
 from raydpzv.errors import SpecError, suggest
 from raydpzv.keys import Key
 from raydpzv.registry import METHODS
+from raydpzv.settings.fields import settings_of
 
 KINDS = ("choice", "grid", "uniform", "loguniform", "randint")
 MOST_TRIALS = 2_000
@@ -205,7 +206,7 @@ def _known(spec: AnyScenario, space: Sequence[Dimension]) -> list[str]:
         for name, field in SCENARIOS[METHODS[method].kind].model_fields.items():
             section = field.annotation
             if isinstance(section, type) and issubclass(section, BaseModel):
-                found += [f"{name}.{key}" for key in section.model_fields]
+                found += [setting for setting, _ in settings_of(section, name)]
             elif name not in (*_NO_SETTINGS, "method"):
                 found.append(name)
     return list(dict.fromkeys(found))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -56,6 +56,15 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     """Return the table that a field holds, also one that may be left out; None for a field that is a value."""
     kinds = (annotation, *typing.get_args(annotation))
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+
+
+def settings_of(section: type[BaseModel], table: str) -> Iterator[tuple[str, Any]]:
+    """Yield each setting of a table and of the tables in it: its dotted name and its annotation."""
+    for name, field in section.model_fields.items():
+        if inner := section_of(field.annotation):
+            yield from settings_of(inner, f"{table}.{name}")
+        else:
+            yield f"{table}.{name}", field.annotation
 
 
 def _is_number(value: Any) -> bool:
@@ -132,14 +141,34 @@ Own = Annotated[str, BeforeValidator(_own)]
 """A user's own function."""
 
 
+def _words(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Trusted = Annotated[
+    tuple[Literal["model", "loss", "method", "weights"], ...], Field(strict=False), BeforeValidator(_words)
+]
+"""What a user states of own code; one word or several."""
+
+
 def _party_weights(value: Any) -> Any:
     """Accept a table by party, or a list with one entry for each client."""
     if isinstance(value, list | tuple):
-        value = {str(client): each for client, each in enumerate(value)}
+        value = {str(client): each for client, each in enumerate(value) if each is not None}
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in (*value, *value.values())):
         raise ValueError('wanted a table of files by party, such as {bank = "bank.safetensors"}')
     return dict(value)
 
+
+def _one_weights(value: Any) -> Any:
+    """Accept one file, or the name of a user's own."""
+    if not isinstance(value, str):
+        raise ValueError("wanted one file (.safetensors, .pt) or one state_dict for all clients")
+    return value
+
+
+OneWeights = Annotated[str, BeforeValidator(_one_weights)]
+"""A file of weights, or the name of a user's own."""
 
 PartyWeights = Annotated[dict[str, str], BeforeValidator(_party_weights)]
 """Files of weights, or names of a user's own, by party."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from raydpzv.files import file_sha256
 from raydpzv.foreign import is_foreign, packed, unpack
 from raydpzv.notebook import table_html
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, LOSSES, VERTICAL_SPLITS
-from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
+from raydpzv.settings.bounds import Bounds, Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
     Columns,
     Named,
@@ -27,6 +29,7 @@ from raydpzv.settings.fields import (
     PerClientPositive,
     PerClientShare,
     Section,
+    Trusted,
     VerticalSelectors,
     WidthOrWidths,
     Widths,
@@ -77,6 +80,19 @@ class SplitSection(Section):
         return {str(column): label(m, tuple(self.parties or ())) for column, m in listed}
 
 
+class LoraSection(Section):
+    """Low-rank adapters beside frozen linear layers of your own model: only these learn (docs/own.md)."""
+
+    rank: Annotated[int, Bounds(ge=1, le=10_000)] = 8
+    """Rank r of each adapter's two matrices."""
+    alpha: Positive = 8.0
+    """Scale of the adapters: each adds alpha / rank · B A to its weight."""
+    targets: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """Linear layers by name, end of name or pattern, such as ["query", "layers.5.*"]. Each must fit a layer."""
+    modules_to_save: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Layers that learn whole, such as the head, found in the same ways."""
+
+
 class BottomSection(Section):
     """The models of the clients, each from a record's features to an embedding."""
 
@@ -117,6 +133,8 @@ class ModelSection(BottomSection):
     """true: what `weights` lack is drawn from the seed; left out: refused."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
+    lora: LoraSection | None = None
+    """Adapters in every bottom model that is your own; other bottoms learn whole."""
     initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
     """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros, or of
     orthonormal weights without a bias."""
@@ -173,12 +191,8 @@ class PrivacySection(NoiseSection):
     """Share of μ² that is spent on the head (method.server = "dp_sgd"); left out: 0.2."""
     permit_large_delta: bool | None = None
     """Let "proved" have a δ of 1/D or more, with which any ε permits that whole records are revealed."""
-    trust_method: bool | None = None
-    """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε
-    of such a method is proved."""
-    trust_loss: bool | None = None
-    """true: you state that your own loss gives each record a value of its own scores and label alone. Without it no ε
-    of such a loss is proved."""
+    trust: Trusted | None = None
+    """Your own code that you state the proof's premise of (docs/own.md). No ε is proved until you state each."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 
@@ -315,6 +329,7 @@ class CommonSections(Section):
     network: NetworkSection = NetworkSection()
     evaluate: EvaluateSection = EvaluateSection()
     _note: str = PrivateAttr("")
+    _files: dict[str, str | None] = PrivateAttr(default_factory=dict)
 
     @property
     def party_names(self) -> tuple[str, ...]:
@@ -325,10 +340,9 @@ class CommonSections(Section):
     def own(self) -> tuple[str, ...]:
         """The names of a user's objects. The data are apart: no party may get those of the others."""
         model, method = getattr(self, "model", None), getattr(self, "method", None)
-        words = (getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
-        return tuple(
-            dict.fromkeys([*self.own_models, *(word for word in words if word and is_foreign(word))])
-        )
+        others = (getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
+        words = (*self.own_models, *self.weights, *filter(None, others))
+        return tuple(dict.fromkeys(filter(is_foreign, words)))
 
     @property
     def own_models(self) -> tuple[str, ...]:
@@ -336,9 +350,29 @@ class CommonSections(Section):
         model = getattr(self, "model", None)
         words = [getattr(model, name, "") for name in ("kind", "bottom", "head")]
         words += getattr(model, "bottoms", None) or ()
-        given = getattr(model, "weights", None) or ""
-        words += given.values() if isinstance(given, Mapping) else [given]
         return tuple(dict.fromkeys(filter(is_foreign, words)))
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The files and names of the weights that models start from."""
+        given = getattr(getattr(self, "model", None), "weights", None) or {}
+        return (given,) if isinstance(given, str) else tuple(given.values())
+
+    @property
+    def sent_files(self) -> Mapping[str, str | None]:
+        """The digests of files of weights on the machine that sent this scenario; {} where it was made."""
+        return self._files
+
+    @property
+    def premises(self) -> tuple[str, ...]:
+        """What proofs suppose of a user's own code and nobody can check, in the words of privacy.trust."""
+        supposed = {
+            "model": self.own_models,
+            "loss": is_foreign(self.loss),
+            "method": is_foreign(getattr(getattr(self, "method", None), "name", "")),
+            "weights": self.weights,
+        }
+        return tuple(word for word, found in supposed.items() if found)
 
     @property
     def loss(self) -> str:
@@ -362,14 +396,16 @@ class CommonSections(Section):
         return asked or known or width
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Return the state, and the user's objects with it: another process may not be able to import them."""
-        state = super().__getstate__()
-        return {**state, "own": packed(self.own)} if self.own else state
+        """Return the state, the user's objects, which another process may not have, and digests of files of weights."""
+        state, files = super().__getstate__(), [word for word in self.weights if not is_foreign(word)]
+        digests = {path: file_sha256(Path(path)) for path in files}
+        return state | ({"own": packed(self.own)} if self.own else {}) | ({"files": digests} if files else {})
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Adopt a state and the user's objects."""
+        """Adopt a state, the user's objects, and what files of weights have to be here."""
         unpack(state.get("own", {}))
-        super().__setstate__({key: value for key, value in state.items() if key != "own"})
+        super().__setstate__({key: value for key, value in state.items() if key not in ("own", "files")})
+        self._files = state.get("files", {})
 
     def _repr_html_(self) -> str:
         """Show the settings that differ from their defaults."""

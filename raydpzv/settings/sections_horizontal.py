@@ -11,8 +11,8 @@ from pydantic import Field
 
 from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
-from raydpzv.settings.fields import HorizontalSelectors, Named, Options, Section, Widths
-from raydpzv.settings.sections import CommonSections, LossName, TargetKind
+from raydpzv.settings.fields import HorizontalSelectors, Named, OneWeights, Options, Section, Trusted, Widths
+from raydpzv.settings.sections import CommonSections, LoraSection, LossName, TargetKind
 
 
 class HorizontalSplitSection(Section):
@@ -62,11 +62,13 @@ class WholeModelSection(Section):
     paper (cnn_users, mlp_normed); or your own, "module:attribute"."""
     options: Options | None = None
     """Arguments of your own model. Parameters named shape, outputs and classes are filled in."""
-    weights: str | None = None
+    weights: OneWeights | None = None
     """Weights before the first update: a file (.safetensors, .pt), or your own mapping of names to tensors,
     "module:attribute"."""
     partial_weights: bool | None = None
     """true: what `weights` lack is drawn from the seed; left out: refused."""
+    lora: LoraSection | None = None
+    """Adapters in your own model, which alone learn."""
     hidden: Widths = (32,)
     """Hidden widths of mlp and mlp_normed."""
     loss: LossName | None = None
@@ -100,12 +102,8 @@ class HorizontalPrivacySection(Section):
     against: Literal["external", "client", "server"] | None = None
     """Whose ε `epsilon` and budget.epsilon speak of: anyone who sees the released models (left out: this), one silo, or
     the server."""
-    trust_method: bool | None = None
-    """true: you state that your own method ("module:attribute") releases only what its descriptor says. Without it no ε
-    of such a method is proved."""
-    trust_loss: bool | None = None
-    """true: you state that your own loss gives each record a value of its own scores and label alone. Without it no ε
-    of such a loss is proved."""
+    trust: Trusted | None = None
+    """Your own code that you state the proof's premise of (docs/own.md). No ε is proved until you state each."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 

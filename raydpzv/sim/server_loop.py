@@ -21,6 +21,28 @@ SERVER = -1
 """Stands for the server among the clients of work rows."""
 
 
+class WatchedServer:
+    """A server that is watched: `seen` hears of each upload before it is served, `served` of the server after."""
+
+    def __init__(
+        self,
+        server: Server,
+        seen: Callable[[Upload], None] = lambda upload: None,
+        served: Callable[[Any], None] = lambda server: None,
+    ) -> None:
+        self._server, self._seen, self._served = server, seen, served
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Serve one upload."""
+        self._seen(upload)
+        orders = self._server.receive(upload)
+        self._served(self._server)
+        return orders
+
+
 @dataclass(slots=True)
 class _Account:
     """What has happened so far, as `Status` says it; what a checkpoint keeps."""

@@ -64,3 +64,28 @@ class SeededScalars(Body):
 
     seeds: np.ndarray
     values: np.ndarray
+
+
+class MissedSigns(Body):
+    """What a client missed, n signs, packed 8 to a byte, uint8 [⌈n/8⌉]; every client derives the seeds itself."""
+
+    signs: np.ndarray
+
+
+class Signs(Body):
+    """Signs of a client's K·P directional derivatives, packed 8 to a byte, uint8 [⌈KP/8⌉]."""
+
+    signs: np.ndarray
+
+
+class PoolSums(Body):
+    """The sums along all seeds of a pool, from which a client makes the model, float32 [n]."""
+
+    sums: np.ndarray
+
+
+class PoolScalars(Body):
+    """A client's directional derivatives, float32 [K, P], and the places in the pool of their seeds, uint16 [K, P]."""
+
+    places: np.ndarray
+    values: np.ndarray

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -40,7 +40,7 @@ class Direction:
         """The factor of the generator's elements: 1, or √d / ‖z‖ on the sphere."""
         if self.law != "sphere":
             return 1.0
-        return math.sqrt(self.size / kernels.squared_norm(np.uint64(self.seed), self.size))
+        return _on_sphere(self.seed, self.size)
 
     def add_to(
         self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None
@@ -68,3 +68,9 @@ class Direction:
     def _add(self, out: np.ndarray, x: np.ndarray, coefficient: np.float32, start: int) -> None:
         add = kernels.add_signs if self.base == "rademacher" else kernels.add_direction
         add(out, x, np.uint64(self.seed), coefficient, start)
+
+
+@lru_cache(maxsize=1 << 10)
+def _on_sphere(seed: int, size: int) -> float:
+    """Return √d / ‖z‖, remembered from a party's upload to its step."""
+    return math.sqrt(size / kernels.squared_norm(np.uint64(seed), size))

@@ -25,7 +25,7 @@ from raydpzv.experiment.local_session import open_ledger
 from raydpzv.experiment.prepare import prepare
 from raydpzv.methods.descriptor import HorizontalMethod
 from raydpzv.registry import METHODS
-from raydpzv.settings.fields import section_of
+from raydpzv.settings.fields import section_of, settings_of
 
 FILES = {"vertical": "digits_dpzv", "horizontal": "digits_decomfl"}
 SMALL = ("data.train_rows=60", "data.test_rows=30", "evaluate.every=4", "method.batch=8", "model.hidden=[4]")
@@ -68,8 +68,7 @@ def fields_of(kind: str) -> Iterator[tuple[str, Any]]:
         if name == "method":
             continue
         if section := section_of(field.annotation):
-            for key, inner in section.model_fields.items():
-                yield f"{name}.{key}", inner.annotation
+            yield from settings_of(section, name)
         else:
             yield name, field.annotation
 

@@ -51,7 +51,10 @@ UNPROVED = {
     "sgd": "adds no noise",
     "vafl": "keeps hidden state: what is proved is the range of all that it releases, for any two tables",
     "czofo": "keeps hidden state: what is proved is the range of all that it releases, for any two tables",
-    **dict.fromkeys(("decomfl", "mezo", "fedavg", "fedcom", "topk", "fedzo"), "adds no noise"),
+    **dict.fromkeys(
+        ("decomfl", "mezo", "feedsign", "fzoo", "fedkseed", "fedavg", "fedcom", "topk", "fedzo"),
+        "adds no noise",
+    ),
 }
 """Methods without a line of their own, and why."""
 BY_CLIENT = {"discriminant", "rows"}

@@ -64,6 +64,9 @@ METHODS: dict[str, tuple[str, ...]] = {
     "asynchronous": ASYNC,
     "adam": (*DECOMFL, "method.optimizer=adam", "method.lr=0.01"),
     "svrg": (*DECOMFL[:-1], "method.optimizer=svrg", "method.epoch=5", "method.last_round=clients"),
+    "feedsign": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
+    "fzoo": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
+    "fedkseed": (*MESSY, "method.pool=16", "method.perturbations=3", "method.local_steps=2"),
     "generated": (*DECOMFL, "data.source=synthetic_clients"),
 }
 SEEDED = tuple(kind for kind in METHODS if kind not in ("fedavg", "fedcom", "topk", "fedzo"))
@@ -71,7 +74,7 @@ SEEDED = tuple(kind for kind in METHODS if kind not in ("fedavg", "fedcom", "top
 
 def small(kind: str, *overrides: str) -> HorizontalScenario:
     """A scenario of 24 updates; methods other than DeComFL take the place of the file's [method] section."""
-    name = kind if kind in ("mezo", "fedavg", "fedcom", "topk", "fedzo") else "decomfl"
+    name = kind if kind in DESCRIPTORS else "decomfl"
     wanted = [*SMALL, *METHODS[kind], *overrides]
     if name == "mezo":
         wanted = [w for w in wanted if not w.startswith("method.cohort")]

@@ -8,7 +8,7 @@ before it, and must replay round r like everybody else: its next catch-up begins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,7 +42,8 @@ class SeededSettings:
     """Settings that servers and clients share.
 
     estimate: forward (f(x+μz) - f(x)) / μ (DeComFL Algorithm 2), central (f(x+μz) - f(x-μz)) / 2μ, or projection
-    <∇f, z> (DeComFL Algorithm 5). The step size is that of the round in which an update is made.
+    <∇f, z> (DeComFL Algorithm 5). The step size is that of the round in which an update is made. derived_seeds: clients
+    make a round's seeds themselves, from the run's public key and the round's number; none travels.
     """
 
     key: Key
@@ -53,6 +54,7 @@ class SeededSettings:
     local_steps: int = 1
     smoothing: float = 1e-3
     estimate: Estimate = "forward"
+    derived_seeds: bool = False
 
     def width(self, round: int) -> int:
         """Return P in a round."""
@@ -129,7 +131,7 @@ class Updates:
     def enter(self, party: int, read: int, seeds_K: np.ndarray, values_KP: np.ndarray) -> None:
         """Make the next update: of `party`, from the model at version `read`.
 
-        Raises ReplayMismatch where the ledger has another in its place.
+        seeds_K: of steps, or of directions, [K, P]. Raises ReplayMismatch where the ledger has another in its place.
         """
         round = self.version + 1
         steps, perturbations = np.indices(values_KP.shape)
@@ -139,7 +141,7 @@ class Updates:
             "lr": self.settings.lr.at(round),
             "step": steps.ravel(),
             "perturbation": perturbations.ravel(),
-            "seed": np.repeat(seeds_K, values_KP.shape[1]),
+            "seed": np.broadcast_to(seeds_K.reshape(len(seeds_K), -1), values_KP.shape).ravel(),
             "scalar": values_KP.ravel(),
         }
         if round > self._ledger.version:
@@ -149,6 +151,10 @@ class Updates:
         self.go_to(round)
         if round % _TRIM_EVERY == 0 and not self.asks:
             self._trim()
+
+    def made(self, first: int, last: int) -> Slice:
+        """Return the updates after version `first`, up to `last`."""
+        return self._ledger.since(first, last)
 
     def go_to(self, version: int) -> None:
         """Count so many updates as made; the ledger has them."""
@@ -222,30 +228,38 @@ class SeededServer(RoundServer):
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
         syncs = [self._updates.sync(client) for client in cohort]
+        reply = 0 if self._agent else self._upload_bytes(self._settings.pairs(round))
+        return [
+            Order(
+                *(client, body, round),
+                start_immediately=True,
+                upload_bytes=reply,
+                sync=sync,
+                request_bytes=self._request_bytes,
+            )
+            for client, sync, body in zip(cohort, syncs, self._bodies(round, syncs), strict=True)
+        ]
+
+    def _bodies(self, round: int, syncs: Sequence[Sync]) -> Iterator[Body]:
+        """Yield the message to each client of a round, in which it catches up."""
         # what any of them missed is the end of what the longest away did
         most = max((sync.missed for sync in syncs if not sync.pulled), default=0)
         seeds, scalars = self._updates.missed(most)
         seeds_K = round_seeds(self._settings, round)
-        reply = 0 if self._agent else self._value_bytes * self._settings.pairs(round)
-        orders = []
-        for client, sync in zip(cohort, syncs, strict=True):
-            body: Body
+        for sync in syncs:
             if sync.pulled:
-                body = self._updates.pulled(seeds_K)
+                yield self._updates.pulled(seeds_K)
             else:
                 first = len(seeds) - self._settings.local_steps * sync.missed
-                kind = AgentSeeds if self._agent else CatchUp
-                body = kind(seeds[first:], scalars[len(scalars) - sync.pairs :], seeds_K)
-            orders.append(
-                Order(
-                    *(client, body, round),
-                    start_immediately=True,
-                    upload_bytes=reply,
-                    sync=sync,
-                    request_bytes=self._request_bytes,
-                )
-            )
-        return orders
+                yield self._catch_up(seeds[first:], scalars[len(scalars) - sync.pairs :], seeds_K)
+
+    def _catch_up(self, seeds: np.ndarray, scalars: np.ndarray, seeds_K: np.ndarray) -> Body:
+        """Return the updates that a client missed, and the seeds that it is to try."""
+        return (AgentSeeds if self._agent else CatchUp)(seeds, scalars, seeds_K)
+
+    def _upload_bytes(self, pairs: int) -> int:
+        """Return the bytes of an answer with so many scalars."""
+        return self._value_bytes * pairs
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:
         values_KP = self._released(round, uploads)

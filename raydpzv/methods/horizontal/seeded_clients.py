@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.engine.objective import Objective
-from raydpzv.methods.horizontal.seeded import SeededSettings, client_seeds
+from raydpzv.methods.horizontal.seeded import SeededSettings, client_seeds, round_seeds
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.wire.seeds import PulledModel, Tail
@@ -103,6 +103,8 @@ def chooses_seeds(order: Order) -> bool:
 
 def seeds_to_try(order: Order, settings: SeededSettings) -> np.ndarray:
     """Return the seeds of the steps a client is to try, uint64 [K]."""
+    if settings.derived_seeds:
+        return round_seeds(settings, order.round)
     if chooses_seeds(order):
         return client_seeds(settings, order.client, order.round - 1)
     return order.body.seeds  # type: ignore[attr-defined]

@@ -242,7 +242,7 @@ def test_named_weights_come_from_any_update(tmp_path):
         run.state_dict()
     with pytest.raises(InputError, match="wanted a party from 0 to 1, got 2"):
         run.state_dict(2)
-    with pytest.raises(InputError, match='state_dict: party: wanted the number of a client, got "shop"'):
+    with pytest.raises(InputError, match='party: wanted the number of a client, got "shop"'):
         run.state_dict("shop")
 
 
@@ -269,17 +269,18 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
 def test_the_verdict_names_a_method_of_the_users(folder):
     (folder / "own_dpzv.py").write_text("from raydpzv.methods.vertical.dpzv import DPZV as MINE\n")
     plain = planned_privacy(raydpzv.load("digits_private"))
-    changes = ["method.name=own_dpzv:MINE", "privacy.trust_method=true"]
+    changes = ["method.name=own_dpzv:MINE", "privacy.trust=method"]
     own = planned_privacy(raydpzv.load("digits_private", changes))
     assert [claim.epsilon for claim in own.claims()] == [claim.epsilon for claim in plain.claims()]
-    assert "ε supposes that your own method releases only what its descriptor says" in " ".join(
-        own.verdict().caveats
+    assert (
+        "ε supposes, as you state, that your own method releases only what its descriptor says"
+        in " ".join(own.verdict().caveats)
     )
     assert "your own method" not in " ".join(plain.verdict().caveats)
-    with pytest.raises(SpecError, match=r"proves nothing here: your own method .*trust_method = true"):
+    with pytest.raises(SpecError, match=r"proves nothing here: your own method .*trust = \[.method.\]"):
         planned_privacy(raydpzv.load("digits_private", changes[:1]))
     noisy = planned_privacy(raydpzv.load("digits_dpzv", [changes[0], "privacy.noise=system"]))
-    assert "privacy.trust_method = true" in " ".join(noisy.missing_premises())
+    assert 'privacy.trust = ["method"]' in " ".join(noisy.missing_premises())
 
 
 def test_a_method_written_outside_the_program_gives_the_same_bits(folder, tmp_path):
@@ -331,18 +332,17 @@ def test_options_of_a_model_of_the_program_are_refused():
 def test_claims_name_what_they_suppose_of_own_code():
     x = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
     settings = {
-        "privacy": {"mode": "proved", "epsilon": 4.0, "clip": 1.0},
         "data": {"split": "plain"},
         "classes": ["0", "1"],
         "server": "joint",
     }
     small = {"updates": 3, "embedding": 2, "batch": 4} | settings
-    said = {
-        how: raydpzv.run(raydpzv.vertical(model, [x[:, :2], x[:, 2:]], np.arange(60) % 2, **small)).summary[
-            "privacy_verdict"
-        ]
-        for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items()
-    }
+    proof, said = {"mode": "proved", "epsilon": 4.0, "clip": 1.0}, {}
+    for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items():
+        stated = {"trust": ["model"]} if how == "own" else {}
+        views = [x[:, :2], x[:, 2:]]
+        scenario = raydpzv.vertical(model, views, np.arange(60) % 2, privacy=proof | stated, **small)
+        said[how] = raydpzv.run(scenario).summary["privacy_verdict"]
     assert "your own model was made without these records" in said["own"]
     assert "your own model" not in said["mlp"]
     assert all("ε is of the rows as you hand them over" in text for text in said.values())
@@ -370,7 +370,7 @@ def proved(rows: np.ndarray) -> AnyScenario:
         batch=4,
         classes=[0, 1],
         server="joint",
-        privacy={"mode": "proved", "epsilon": 4.0, "clip": 1.0},
+        privacy={"mode": "proved", "epsilon": 4.0, "clip": 1.0, "trust": ["model"]},
         data={"split": "plain"},
     )
 

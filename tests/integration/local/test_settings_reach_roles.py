@@ -137,7 +137,17 @@ COMMON = {
     "resources.labels": Change('{server = {zone = "a"}}', watch=("plan",)),
 }
 PLACED = Change("0.1", watch=("plan",))
+
+
+def adapters(own_model: str, targets: tuple[str, str], given: tuple[str, ...] = ()) -> dict[str, Change]:
+    """Return rows for the adapters of a model of your own with two linear layers."""
+    usual = (own_model, *given, f'model.lora={{targets=["{targets[0]}"], rank=2}}')
+    to = {"rank": "3", "alpha": "2.0", "targets": f'["{targets[1]}"]', "modules_to_save": f'["{targets[1]}"]'}
+    return {f"model.lora.{name}": Change(value, usual) for name, value in to.items()}
+
+
 VERTICAL = COMMON | {
+    **adapters(f"model.bottom={OWN}bottom", ("1", "3")),
     "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
     "data.time": Change('"x"', refused="takes no time"),
     "data.source": Change('"wine"', FLAT),
@@ -204,6 +214,7 @@ OF_USERS = {
 UNPROTECTED = "goes with methods that protect users"
 """What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
 HORIZONTAL = COMMON | {
+    **adapters(f"model.kind={OWN}whole", ("0", "2"), (*OWN_ROWS, "split.how=iid")),
     "data.time": Change('"y"', (*TIMES, "data.time=x")),
     **{key: Change(value, refused=UNPROTECTED) for key, value in OF_USERS.items()},
     "data.source": Change('"wine"', ("data.source=breast_cancer",)),
@@ -298,6 +309,10 @@ METHOD: dict[str, dict[str, Change]] = {
         "epoch": Change("3", ("method.optimizer=svrg", "method.epoch=2")),
         "asynchronous": Change("true", ONE_STEP),
     },
+    "Sampled": {"weights": Change(given=("method.cohort=4",))},
+    "FeedsignConfig": {"lr_at": LATER},
+    "FedkseedConfig": {"lr_at": LATER},
+    "FzooConfig": {"lr_at": Change("[[3, 1e-3]]"), "asynchronous": Change("true", ONE_STEP)},
     "WeightsConfig": {"dampening": Change(given=("method.momentum=0.5",))},
     "UldpZoConfig": {"asynchronous": Change("true", ("method.weights=uniform",))},
     "SumsOverUsers": {"count_cap": Change("1"), "key_bits": Change("2048", PRIVATE_WEIGHTS)},
@@ -333,16 +348,11 @@ EXCEPTIONS = {
         "resources.restarts",
     ): "matters when an actor dies: tests/integration/ray/test_losses.py",
     ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_losses.py",
-    ("vertical", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
-    ("horizontal", "privacy.trust_method"): "what the verdict says: tests/integration/local/test_door.py",
-    (
-        "vertical",
-        "privacy.trust_loss",
-    ): "what the verdict says: tests/integration/local/test_two_tables_losses.py",
+    ("vertical", "privacy.trust"): "what the verdict says: tests/integration/local/test_two_tables_models.py",
     (
         "horizontal",
-        "privacy.trust_loss",
-    ): "what the verdict says: tests/integration/local/test_two_tables_losses.py",
+        "privacy.trust",
+    ): "what the verdict says: tests/integration/local/test_two_tables_models.py",
     ("vertical", "evaluate.metrics"): "moves no bit: tests/integration/local/test_losses_and_metrics.py",
     ("horizontal", "evaluate.metrics"): "moves no bit: tests/integration/local/test_losses_and_metrics.py",
     (

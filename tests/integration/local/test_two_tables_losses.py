@@ -23,7 +23,7 @@ from tests.integration.local.test_two_tables import checked_moves, differences
 from tests.integration.local.test_two_tables_users import moved_by, owner_of_changed
 
 HERE = "tests.integration.local.test_two_tables_losses"
-TRUSTED = "privacy.trust_loss=true"
+TRUSTED = "privacy.trust=loss"
 LOSSES = {
     "squared_error": ("model.loss=squared_error",),
     "multi_label": ("model.loss=multi_label",),
@@ -143,14 +143,14 @@ def test_a_loss_that_mixes_records_for_large_labels_alone_is_not_proved(tmp_path
         stated = any("as you state, that your own loss" in clause for clause in plan.caveats())
         assert stated == bool(more)
     assert "not proved" in verdicts["turned", False]
-    assert TRUSTED.replace("=", " = ") in verdicts["turned", False]
+    assert 'privacy.trust = ["loss"]' in verdicts["turned", False]
     for proved in (verdicts["turned", True], verdicts["squared_error", False]):
         assert "not proved" not in proved
-    with pytest.raises(SpecError, match=r"proves nothing here: your own loss .*trust_loss = true"):
+    with pytest.raises(SpecError, match=r"proves nothing here: your own loss .*trust = \[.loss.\]"):
         planned_privacy(vertical(path, "turned", "dpzv", "frozen"))
     for refused in (of_users, lambda *given: vertical(*given, "dpzv", "frozen")):
         monkeypatch.setitem(LOSSES, "usual", ("model.loss=squared_error", TRUSTED))
-        with pytest.raises(SpecError, match=r"privacy.trust_loss: goes with a loss of your own"):
+        with pytest.raises(SpecError, match=r"privacy.trust: .loss. goes with a loss of your own"):
             refused(path, "usual")
 
 

@@ -135,6 +135,15 @@ VIRTUAL = {
     "vertical, socket, compressed": (changed(VAFL, *CZOFO), ("resources.client_actors=1",)),
     "horizontal, socket, rounds": (DECOMFL, ("resources.hosts=3",)),
     "horizontal, calls, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS, *CALLS)),
+    "horizontal, socket, bits, 2 hosts": (changed(DECOMFL, "method.name=feedsign"), (HOSTS,)),
+    "horizontal, calls, bits, 4 hosts": (
+        changed(DECOMFL, "method.name=feedsign"),
+        ("resources.hosts=4", *CALLS),
+    ),
+    "horizontal, calls, a pool of seeds": (
+        changed(DECOMFL, "method.name=fedkseed", "method.pool=64"),
+        (HOSTS, *CALLS),
+    ),
     "horizontal, calls, weights": (fedavg, (HOSTS, *CALLS)),
 }
 

@@ -1,0 +1,352 @@
+"""The models of a run after any of its updates, rebuilt from the ledger, and what the rows say of each update.
+
+M clients; d parameters of a party; T updates. Replicas keep their state on the way, so that going back is as fast as
+going on.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raydpzv.arrow_columns import array
+from raydpzv.engine.split_model import Metrics
+from raydpzv.errors import DataError, InputError, NotRecomputable
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.rebuild import serve_again
+from raydpzv.experiment.release_ledger import released
+from raydpzv.experiment.resuming import check_recomputable, check_same, prepared_again
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.replica import Replica
+from raydpzv.privacy.claim_words import claim_behind, claim_text
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.sim.server_loop import WatchedServer
+
+_EVERY = 256
+"""Updates from one kept state to the next, at least."""
+_MOST_BYTES = 2**29
+"""Memory for the kept states of all replicas."""
+
+
+def spacing(updates: int, nbytes: int, most_bytes: int) -> int:
+    """Return the updates from one kept state of `nbytes` to the next, so that all need `most_bytes` at most."""
+    return max(_EVERY, math.ceil(updates * nbytes / most_bytes))
+
+
+class ModelHistory:
+    """One model at any update: a replica that keeps its state every so many updates."""
+
+    def __init__(self, replica: Replica, ledger: Ledger, most_bytes: int = _MOST_BYTES) -> None:
+        self._first, self._ledger = replica, ledger
+        state = replica.state()
+        self._kept: dict[int, np.ndarray] = {0: state}
+        self._every = spacing(ledger.version, state.nbytes, most_bytes)
+        self._now = replica.twin()
+
+    def at(self, update: int) -> np.ndarray:
+        """Return the parameters after `update` updates, float32 [d], a copy."""
+        begin = update // self._every * self._every
+        while begin not in self._kept:
+            begin -= self._every
+        if not begin <= self._now.version <= update:
+            self._now = self._first.twin()
+            self._now.adopt(self._kept[begin], begin)
+        while self._now.version < update:
+            step = min(update, (self._now.version // self._every + 1) * self._every)
+            self._now.go_to(step, self._ledger)
+            if step % self._every == 0:
+                self._kept.setdefault(step, self._now.state())
+        return self._now.state()[0]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One update.
+
+    time: seconds of the run's clock; released: (client, scalars) of the ledger; moved: the length of each party's step;
+    staleness: of the oldest embedding or model that the update used, in updates; loss: the mean on its batches;
+    epsilon: spent until then, as it is proved, and its terms, None where nothing is; evaluated: (update, accuracy), the
+    newest on record.
+    """
+
+    update: int
+    time: float
+    clients: tuple[int, ...]
+    released: tuple[tuple[int, tuple[float, ...]], ...]
+    lr: float
+    moved: Mapping[str, float]
+    staleness: int
+    loss: float
+    epsilon: tuple[float, str] | None
+    evaluated: tuple[int, float] | None
+
+
+class RunHistory(ABC):
+    """A run with a ledger. Close it after use, or use it as a context."""
+
+    def __init__(self, folder: RunFolder, plan: Any) -> None:
+        self.folder, self.spec, self.plan = folder, cast(Any, folder.spec()), plan
+        self.rows = folder.rows()
+        self.ledger = Ledger.open(folder.ledger, expect=plan.header())
+        self.updates = self.ledger.version
+
+    def __enter__(self) -> RunHistory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ledger.close()
+
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """Return the names of the models that the ledger moves."""
+
+    @abstractmethod
+    def replica(self, name: str) -> Replica:
+        """Return a model before the first update."""
+
+    @abstractmethod
+    def evaluate(self, update: int, instead: Mapping[str, np.ndarray] | None = None) -> Metrics:
+        """Score the model after `update` updates on the held-out rows; instead: other parameters of some parties.
+
+        Raises InputError where the run's data or its order cannot be had again.
+        """
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The run's scenario with its data, which must be those of the run."""
+        found = prepared_again(self.spec, self.folder)
+        check_same(found, self.folder)
+        check_recomputable(found, self.folder.path)
+        return found
+
+    def model(self, name: str, update: int) -> np.ndarray:
+        """Return a model's parameters after `update` updates, float32 [d]. Raises InputError beyond the ledger."""
+        if not 0 <= update <= self.updates:
+            raise InputError(
+                f"update {update}: wanted 0..{self.updates}, the updates in the ledger of {self.folder.path}"
+            )
+        return self._models[name].at(update)
+
+    def moment(self, update: int) -> Moment:
+        """Return what happened in an update from 1 on; of 0, what was before."""
+        before = [self.model(name, max(update - 1, 0)) for name in self.names()]
+        moved = {
+            name: float(np.linalg.norm(self.model(name, update).astype(np.float64) - was))
+            for name, was in zip(self.names(), before, strict=True)
+        }
+        entries = self.ledger.since(max(update - 1, 0), update)
+        services = self._of("service", update)
+        losses = array(services["loss"])
+        evaluated = self._until("evaluation", update)
+        evaluated = evaluated.filter(pc.equal(evaluated["part"], "test"))
+        return Moment(
+            update,
+            float(max(array(services["served"]), default=0.0)),
+            tuple(sorted(array(services["client"]).tolist())),
+            tuple(
+                (int(party), tuple(entries.of(party).scalar.tolist()))
+                for party in np.unique(entries.party).tolist()
+            ),
+            float(entries.lr[0]) if len(entries) else math.nan,
+            {name: size for name, size in moved.items() if size},
+            max(int(self._stale[update]), 0),
+            float(losses.mean()) if len(losses) else math.nan,
+            self._epsilon(update),
+            (int(evaluated["round"][-1].as_py()), float(evaluated["accuracy"][-1].as_py()))
+            if evaluated.num_rows
+            else None,
+        )
+
+    def next_fall(self, after: int, progress: Callable[[int], None] = lambda update: None) -> int | None:
+        """Return the first update > `after` whose accuracy is below that of the update before; None: there is none."""
+        before = self.evaluate(after).accuracy
+        for update in range(after + 1, self.updates + 1):
+            now = self.evaluate(update).accuracy
+            if now < before:
+                return update
+            before = now
+            progress(update)
+        return None
+
+    def next_stale(self, after: int, least: int) -> int | None:
+        """Return the first update > `after` that used an embedding or model at least so many updates old, or None."""
+        found = np.flatnonzero(self._stale[after + 1 :] >= least)
+        return after + 1 + int(found[0]) if len(found) else None
+
+    @cached_property
+    def _models(self) -> dict[str, ModelHistory]:
+        names = self.names()
+        return {
+            name: ModelHistory(self.replica(name), self.ledger, _MOST_BYTES // len(names)) for name in names
+        }
+
+    @cached_property
+    def _stale(self) -> np.ndarray:
+        """The greatest staleness of each update 0..T, int64; -1 where there is none on record."""
+        found = np.full(self.updates + 1, -1, np.int64)
+        for table, column in (("staleness", "age_max"), ("sync", "lag")):
+            update = np.searchsorted(self.rounds, array(self.rows[table]["round"]))
+            inside = update <= self.updates
+            np.maximum.at(found, update[inside], array(self.rows[table][column])[inside])
+        return found
+
+    @cached_property
+    def rounds(self) -> np.ndarray:
+        """The server's round of each update 0..T."""
+        return np.arange(self.updates + 1)
+
+    def _of(self, table: str, update: int) -> pa.Table:
+        """Return the rows of the rounds that made an update."""
+        rows, after = self.rows[table], int(self.rounds[max(update - 1, 0)])
+        return rows.filter(
+            pc.and_(pc.greater(rows["round"], after), pc.less_equal(rows["round"], int(self.rounds[update])))
+        )
+
+    def _until(self, table: str, update: int) -> pa.Table:
+        rows = self.rows[table]
+        return rows.filter(pc.less_equal(rows["round"], int(self.rounds[update])))
+
+    def _epsilon(self, update: int) -> tuple[float, str] | None:
+        """Return the ε on record until then and its terms, None where the summary proves none."""
+        claims = self.folder.summary().get("epsilon") or [] if self.folder.has_summary() else []
+        for table, column, adversary in (
+            ("release", "epsilon_client", "client"),
+            ("user_epsilon", "external", "external"),
+        ):
+            whole, until = self.rows[table][column], self._until(table, update)[column]
+            if len(until) and (claim := claim_behind(claims, adversary, float(whole[-1].as_py()))):
+                spent = float(pc.max(until).as_py())
+                return spent, claim_text({**claim, "epsilon": spent})
+        return None
+
+
+class HorizontalHistory(RunHistory):
+    """One model that the clients share."""
+
+    prepared: PreparedHorizontal
+
+    def names(self) -> Sequence[str]:
+        return [MODEL]
+
+    def replica(self, name: str) -> Replica:
+        return cast(ModelPlan, self.plan).replica()
+
+    def evaluate(self, update: int, instead: Mapping[str, np.ndarray] | None = None) -> Metrics:
+        x = (instead or {}).get(MODEL)
+        if x is None:
+            x = self.model(MODEL, update)
+        objective = self._objective
+        vector = objective.vector(x)
+        return self._held_out.scored(lambda rows, labels: objective.evaluate(vector, rows, labels))
+
+    @cached_property
+    def _objective(self) -> Any:
+        return self.prepared.objective()
+
+    @cached_property
+    def _held_out(self) -> Any:
+        return self.prepared.held_out()
+
+
+class VerticalHistory(RunHistory):
+    """A bottom model of each client, and the server's head, which serving the recorded order once more gives."""
+
+    prepared: PreparedVertical
+
+    def names(self) -> Sequence[str]:
+        return [f"client {m}" for m in range(self.spec.split.clients)]
+
+    def replica(self, name: str) -> Replica:
+        return cast(BottomPlan, self.plan).replica(int(name.removeprefix("client ")))
+
+    def evaluate(self, update: int, instead: Mapping[str, np.ndarray] | None = None) -> Metrics:
+        embeddings = []
+        for name, role in zip(self.names(), self._roles, strict=True):
+            x = (instead or {}).get(name)
+            embeddings.append(role.bottom.embed_held_out(self.model(name, update) if x is None else x))
+        found: Metrics = self._top.evaluate(embeddings, self._heads[self.rounds[update]])
+        return found
+
+    @cached_property
+    def rounds(self) -> np.ndarray:
+        """The server's round of each update 0..T: uploads may be gathered for one release."""
+        release = self.rows["release"]
+        first = release.filter(pc.equal(release["perturbation"], 0))["round"]
+        found = np.concatenate(([0], np.sort(array(first))))
+        if len(found) <= self.updates:
+            raise DataError(
+                f"{self.folder.path}: the ledger has {self.updates} updates, the rows only {len(found) - 1} releases; "
+                "continue the run with raydpzv resume"
+            )
+        return found[: self.updates + 1]
+
+    @cached_property
+    def _heads(self) -> np.ndarray:
+        """The head's parameters after each round, float32 [rounds + 1, d_0]."""
+        again, last = self._again, int(self.rounds[-1])
+        first = self._server.top.parameters()
+        if (last + 1) * first.nbytes > _MOST_BYTES:
+            raise NotRecomputable(
+                f"{self.folder.path}: the heads of {last} rounds need {(last + 1) * first.nbytes / 2**30:.1f} GiB; "
+                "look at the run without accuracies"
+            )
+        heads = np.zeros((last + 1, first.size), np.float32)
+        heads[0] = first
+
+        def keep(server: Any) -> None:
+            heads[server.updates] = server.top.parameters()
+
+        serve_again(
+            again, self.rows, last, Recorder(frozenset(SCHEMAS)), tap=partial(WatchedServer, served=keep)
+        )
+        return heads
+
+    @cached_property
+    def _again(self) -> PreparedVertical:
+        return self.prepared.with_record(released(self.rows, None), continues=False)
+
+    @cached_property
+    def _server(self) -> Any:
+        return self._again.server.make(self._again.local_device)
+
+    @property
+    def _top(self) -> Any:
+        return self._server.top
+
+    @cached_property
+    def _roles(self) -> list[Any]:
+        return [factory.make(self._again.local_device) for factory in self._again.clients]
+
+
+_KINDS: dict[str, tuple[type[RunHistory], Any]] = {
+    "horizontal": (HorizontalHistory, ModelPlan),
+    "vertical": (VerticalHistory, BottomPlan),
+}
+
+
+def open_history(path: Path, moved: Sequence[str] = ()) -> RunHistory:
+    """Open a run's ledger and rows; moved: see `RunFolder.open`. Raises InputError for a run without a ledger."""
+    folder = RunFolder.open(path, moved)
+    spec = folder.spec()
+    if spec.descriptor.rule is None or not folder.ledger.exists():
+        raise InputError(
+            f"{path}: a run of {spec.method.name} has no ledger of seeds and scalars to step through; raydpzv report "
+            f"{path} shows what is on record"
+        )
+    folder.require_own_record()
+    history, plan = _KINDS[spec.kind]
+    return history(folder, plan.of(spec, folder.environment(), folder.first_models()))

@@ -1,0 +1,55 @@
+"""Moments and absences as lines of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from raydpzv.engine.split_model import Metrics
+from raydpzv.ledger.entries import SHARED
+from raydpzv.timetravel.history import Moment
+from raydpzv.timetravel.what_if import Absence
+
+_MOST = 8
+"""Clients or scalars that a line lists."""
+
+
+def lines_of(moment: Moment, updates: int, metrics: Metrics | None) -> Iterator[str]:
+    """Yield what happened in one of `updates` updates; metrics: of the model after it."""
+    when = f", {moment.time:.4g} s" if math.isfinite(moment.time) and moment.time > 0 else ""
+    yield f"update {moment.update} of {updates}{when}"
+    if moment.clients:
+        yield f"  clients    {_some([str(client) for client in moment.clients])}"
+    for party, scalars in moment.released:
+        whom = "to all" if party == SHARED else f"client {party}"
+        yield f"  released   {_some([f'{value:.4g}' for value in scalars])} ({whom}; step size {moment.lr:.3g})"
+    for party_name, length in moment.moved.items():
+        yield f"  moved      {'the model' if party_name == 'shared' else party_name} by {length:.4g}"
+    if moment.staleness:
+        yield f"  staleness  {moment.staleness} updates at most"
+    if math.isfinite(moment.loss):
+        yield f"  loss       {moment.loss:.4f} on the batches"
+    if metrics:
+        yield f"  held out   {result(metrics)}"
+    if moment.evaluated:
+        update, accuracy = moment.evaluated
+        yield f"  recorded   accuracy {accuracy:.2%} after update {update}"
+    if moment.epsilon is not None:
+        yield f"  so far     {moment.epsilon[1]}"
+
+
+def result(metrics: Metrics) -> str:
+    """Return accuracy, if there is one, and loss."""
+    accuracy = "" if math.isnan(metrics.accuracy) else f"accuracy {metrics.accuracy:.2%}, "
+    return f"{accuracy}loss {metrics.loss:.4f}"
+
+
+def absence_line(absence: Absence) -> str:
+    """Return what the run's end would have been without a client."""
+    change = f"{abs(absence.change):.4f} {'lower' if absence.change < 0 else 'higher'}"
+    return f"without client {absence.client}: {result(absence.metrics)} ({change} loss)"
+
+
+def _some(values: Sequence[str]) -> str:
+    more = f", and {len(values) - _MOST} more" if len(values) > _MOST else ""
+    return ", ".join(values[:_MOST]) + more

@@ -1,0 +1,237 @@
+"""What a run would have been without one of its clients, to first order: the same queries, other pairs.
+
+A model that follows sums of pairs is linear in their scalars: x_T = x_0 - Σ_n c_n s_n u_n, where c_n is the pair's step
+size, with momentum that of all later steps too. Without client k, a shared update is the mean of the others' scalars,
+and an update of its own does not happen. No query is asked again: clients would have answered others at other models.
+"""
+
+# N pairs of the ledger, K clients, d parameters, T updates
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from raydpzv.engine.split_model import Metrics
+from raydpzv.errors import InputError, NotRecomputable, ReplayMismatch
+from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.local_session import one_thread
+from raydpzv.experiment.run_horizontal import repeated
+from raydpzv.ledger.entries import SHARED, Slice, bounds
+from raydpzv.methods.roles import Upload
+from raydpzv.timetravel.history import RunHistory
+from raydpzv.zo.directions import Direction
+
+_MOST_BYTES = 2**30
+"""Memory for the models without each client."""
+Progress = Callable[[int, int], None]
+"""Called with the clients scored, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """The held-out result of a run without one client; change: of the loss against the run with it."""
+
+    client: int
+    metrics: Metrics
+    change: float
+
+
+class WhatIf(ABC):
+    """A run from update `since` on without one of its clients."""
+
+    def __init__(self, history: RunHistory, since: int = 0) -> None:
+        if not 0 <= since < history.updates:
+            raise InputError(f"--since: wanted 0..{history.updates - 1}, got {since}")
+        self.history, self.since = history, since
+        self.clients: int = history.spec.split.clients
+
+    @abstractmethod
+    def without(self, client: int) -> Mapping[str, np.ndarray]:
+        """Return the parameters at the run's end that differ without the client."""
+
+    @abstractmethod
+    def pushes(self, update: int) -> dict[int, float]:
+        """Return how far each client of an update moved a model, by client."""
+
+    def leave_out(self, client: int) -> Absence:
+        """Score the run's end without a client. Raises InputError for what cannot be known."""
+        if not 0 <= client < self.clients:
+            raise InputError(f"--without: wanted 0..{self.clients - 1}, got {client}")
+        with one_thread(self.history.spec.model.engine):
+            last = self.history.updates
+            found = self.history.evaluate(last, self.without(client))
+            return Absence(client, found, _judged(found).loss - _judged(self.history.evaluate(last)).loss)
+
+    def ranked(self, progress: Progress = lambda done, all: None) -> list[Absence]:
+        """Return all clients, the one whose absence lowers the held-out loss most first."""
+        found = []
+        for client in range(self.clients):
+            found.append(self.leave_out(client))
+            progress(client + 1, self.clients)
+        return sorted(found, key=lambda absence: absence.change)
+
+
+class VerticalWhatIf(WhatIf):
+    """Without its steps after `since`, a client's bottom model stays as it was; all others are on record."""
+
+    def without(self, client: int) -> Mapping[str, np.ndarray]:
+        name = f"client {client}"
+        return {name: self.history.model(name, self.since)}
+
+    def pushes(self, update: int) -> dict[int, float]:
+        moved = self.history.moment(update).moved
+        return {int(name.removeprefix("client ")): size for name, size in moved.items()}
+
+
+class HorizontalWhatIf(WhatIf):
+    """The shared model, from which the differences of all pairs are subtracted."""
+
+    def __init__(self, history: RunHistory, since: int = 0) -> None:
+        super().__init__(history, since)
+        self._replica = history.replica(MODEL)
+        rule = self._replica.descent.rule
+        if rule.optimizer != "sgd":
+            raise InputError(
+                f'{history.folder.path}: method.optimizer = "{rule.optimizer}" is not linear in the scalars, so what '
+                'would have been without a client cannot be told from the ledger; only "sgd" is'
+            )
+        size = len(self._replica.x)
+        if size * 8 * self.clients > _MOST_BYTES:
+            raise InputError(
+                f"{history.folder.path}: {self.clients} models of {size:,} parameters are more than "
+                f"{_MOST_BYTES >> 30} GiB; too many to leave out each client"
+            )
+
+    def without(self, client: int) -> Mapping[str, np.ndarray]:
+        change = self._changes.get(client)
+        x = self.history.model(MODEL, self.history.updates)
+        return {} if change is None else {MODEL: (x + change).astype(np.float32)}
+
+    def pushes(self, update: int) -> dict[int, float]:
+        """Return how far each client of an update would have moved the model alone, by its share of the mean.
+
+        Their vectors add up to the update's; lengths do not. Of rules without momentum.
+        """
+        entries = self.history.ledger.since(update - 1, update)
+        if int(entries.party[0]) != SHARED:
+            return {int(entries.party[0]): self.history.moment(update).moved.get(MODEL, 0.0)}
+        answers, directions = self._answers[update], self._directions(entries)
+        total = sum(weight for weight, _ in answers.values())
+        steps = np.diff(_step_bounds(entries))
+        factors = entries.lr / np.repeat(steps, steps)
+        return {
+            client: float(np.linalg.norm((weight / total * values * factors) @ directions))
+            for client, (weight, values) in sorted(answers.items())
+        }
+
+    @cached_property
+    def _answers(self) -> dict[int, dict[int, tuple[float, np.ndarray]]]:
+        return _answers(self.history)
+
+    def _directions(self, update: Slice) -> np.ndarray:
+        """Return the directions of an update's pairs, float64 [n, d]."""
+        size, law = len(self._replica.x), self._replica.descent.rule.law
+        seeds = self._replica.direction_seeds(update)
+        return np.stack([Direction(int(seed), size, law).values() for seed in seeds]).astype(np.float64)
+
+    @cached_property
+    def _changes(self) -> dict[int, np.ndarray]:
+        """What the absence of each client that took part adds to the last model, float64 [d] each."""
+        history, size = self.history, len(self._replica.x)
+        entries = history.ledger.since(self.since, history.updates)
+        weights = self._weights(entries)
+        found: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(size))
+        for first, update in zip(bounds(entries.round).tolist(), entries.each(), strict=False):
+            if int(update.party[0]) != SHARED:
+                differences = {int(update.party[0]): -update.scalar.astype(np.float64)}
+            else:
+                differences = _differences(update, self._answers[int(update.round[0])])
+            clients = list(differences)
+            coefficients = np.array([differences[client] for client in clients])
+            coefficients *= weights[first : first + len(update)]
+            for client, change in zip(clients, coefficients @ self._directions(update), strict=True):
+                found[client] -= change
+        return dict(found)
+
+    def _weights(self, entries: Slice) -> np.ndarray:
+        """Return c_n: by how much each pair's scalar moves the last model along its direction, float64 [N]."""
+        rule, begins = self._replica.descent.rule, _step_bounds(entries)
+        weights, later = np.zeros(len(entries)), 0.0
+        damping = 1 - rule.momentum if rule.damped else 1.0
+        for first, last in zip(begins[-2::-1].tolist(), begins[:0:-1].tolist(), strict=True):
+            later = float(entries.lr[first]) + rule.momentum * later
+            weights[first:last] = (damping if rule.momentum else 1.0) * later / (last - first)
+        return weights
+
+
+def _step_bounds(entries: Slice) -> np.ndarray:
+    """Return where each step begins, and the end: int64 [steps + 1]."""
+    inner = np.flatnonzero((np.diff(entries.round) != 0) | (np.diff(entries.step) != 0)) + 1
+    return np.concatenate(([0], inner, [len(entries)]))
+
+
+_Answers = Mapping[int, tuple[float, np.ndarray]]
+"""The weight and the scalars, float64 [n], of each client of a round."""
+
+
+def _differences(update: Slice, answers: _Answers) -> dict[int, np.ndarray]:
+    """Return by how much a round's scalars differ without each client: the others' mean, or 0 if there are none."""
+    total = sum(weight for weight, _ in answers.values())
+    summed = cast(np.ndarray, sum(weight * values for weight, values in answers.values()))
+    if not np.array_equal((summed / total).astype(np.float32), update.scalar):
+        raise _not_a_mean(int(update.round[0]))
+    return {
+        client: ((summed - weight * values) / (total - weight) if total > weight else 0 * summed)
+        - update.scalar
+        for client, (weight, values) in answers.items()
+    }
+
+
+def _not_a_mean(update: int) -> NotRecomputable:
+    return NotRecomputable(
+        f"update {update} is not the mean of its clients' scalars (noise, votes, or another rule): what it would have "
+        "been without one of them cannot be told"
+    )
+
+
+def _answers(history: RunHistory) -> dict[int, dict[int, tuple[float, np.ndarray]]]:
+    """Run again and return what each client answered in each round, which the server has and no ledger keeps."""
+    prepared: Any = history.prepared
+    uniform = getattr(history.spec.method, "weights", "uniform") == "uniform"
+    weights = np.ones(prepared.parts.clients) if uniform else prepared.parts.sizes
+    found: dict[int, dict[int, tuple[float, np.ndarray]]] = defaultdict(dict)
+
+    def seen(upload: Upload) -> None:
+        if (sent := getattr(upload.body, "values", None)) is None:
+            raise _not_a_mean(upload.step + 1)
+        values = np.asarray(sent, np.float64).ravel()
+        found[upload.step + 1][upload.client] = float(weights[upload.client]), values
+
+    with one_thread(prepared.engine):
+        digest = repeated(prepared, history.updates, seen)
+    if digest != history.ledger.digest:
+        raise ReplayMismatch(
+            f"{history.folder.path}: run again, it has another ledger: another machine or other library versions "
+            "(compare environment.json)"
+        )
+    return found
+
+
+_KINDS: dict[str, type[WhatIf]] = {"horizontal": HorizontalWhatIf, "vertical": VerticalWhatIf}
+
+
+def what_if(history: RunHistory, since: int = 0) -> WhatIf:
+    """Return the run from update `since` on without one of its clients. Raises InputError for what cannot be told."""
+    return _KINDS[history.spec.kind](history, since)
+
+
+def _judged(metrics: Metrics) -> Metrics:
+    """Return the result on the validation rows, where some are held out, else on the test rows."""
+    return metrics.validation or metrics
