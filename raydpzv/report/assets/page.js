@@ -87,10 +87,10 @@
       const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
       const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
       const look = { x1: 0, x2: 24, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": (series.dash || []).join(" ") };
-      for (const [name, value] of Object.entries(look)) line.setAttribute(name, value);
-      line.style.stroke = series.colour < 0 ? "var(--faint)" : `var(--c${series.colour})`;
+      const set = (element, values) => Object.entries(values).forEach(([name, value]) => element.setAttribute(name, value));
+      set(line, { ...look, style: `stroke: var(${series.colour < 0 ? "--faint" : `--c${series.colour}`})` });
+      set(swatch, { "aria-hidden": "true", viewBox: "0 0 24 10" });
       swatch.append(line);
-      for (const [name, value] of [["aria-hidden", "true"], ["viewBox", "0 0 24 10"]]) swatch.setAttribute(name, value);
       const value = make("output");
       const button = make("button", { type: "button", "aria-pressed": "true" }, swatch, `${series.name} `, value);
       button.addEventListener("click", (event) => {
@@ -212,7 +212,7 @@
     // writes the values beside the names in the legend; of points, the nearest
     read(u) {
       const { about } = this, form = forms[about.form];
-      let said = "", close = Infinity;
+      let [said, close] = ["", Infinity];
       this.from.forEach((source, s) => {
         if (!source) return;
         const { i, x, kept } = source, at = u.cursor.idxs ? u.cursor.idxs[s] : null;
@@ -341,13 +341,12 @@
   class Heat extends Picture {
     spoken() {
       const { lanes, mean, spans, words } = this.about;
-      const means = lanes.map((name, k) => [name, mean.slice(k * spans, (k + 1) * spans).filter((v) => v !== null)]).filter(([, v]) => v.length)
-        .map(([name, v]) => [name, v.reduce((a, b) => a + b, 0) / v.length]).sort((a, b) => b[1] - a[1]).slice(0, 5);
-      return `Heat map of ${words} by client and update. Highest: ${means.map(([n, v]) => `${n} ${plain(v, 3)}`).join("; ")}. Plus and minus zoom, arrow keys move.`;
+      const most = lanes.map((name, k) => [name, Math.max(...mean.slice(k * spans, (k + 1) * spans))]).sort((a, b) => b[1] - a[1]).slice(0, 5);
+      return `Heat map of ${words} by client and update. Highest: ${most.map(([n, v]) => `${n} ${plain(v, 3)}`).join("; ")}. Plus and minus zoom, arrow keys move.`;
     }
 
     below() {
-      this.most = Math.max(...this.about.mean.filter((v) => v !== null));
+      this.most = Math.max(...this.about.mean);
       return [make("p", { class: "at" }, `Light is 0, full colour ${plain(this.most, 4)}: ${this.about.words}. Empty: not used.`)];
     }
 
@@ -381,12 +380,8 @@
     }
 
     below() {
-      const entries = [...PHASES.map(([n, c]) => [NAMES[n], c]), ["late", "--c1"]].map(([name, c]) => {
-        const box = make("span", { "aria-hidden": "true" }, "■ ");
-        box.style.color = `var(${c})`;
-        return make("li", {}, box, name);
-      });
-      return [make("ul", { class: "legend" }, ...entries)];
+      const entries = [...PHASES.map(([n, c]) => [NAMES[n], c]), ["late", "--c1"]];
+      return [make("ul", { class: "legend" }, ...entries.map(([name, c]) => make("li", {}, make("span", { "aria-hidden": "true", style: `color: var(${c})` }, "■ "), name)))];
     }
 
     fill(ctx) {
@@ -425,13 +420,8 @@
 
   // ---- tools of all charts
 
-  const redraw = (linked = false) => {
-    for (const one of shown) {
-      if (linked && (one.own || one instanceof Picture)) continue;
-      one.draw();
-    }
-  };
-  const on = (id, event, act) => { const found = byId(id); if (found) found.addEventListener(event, () => { act(found); redraw(true); }); };
+  const redraw = (linked = false) => shown.filter((one) => !linked || one instanceof Chart).forEach((one) => one.draw());
+  const on = (id, event, act) => byId(id)?.addEventListener(event, ({ target }) => { act(target); redraw(true); });
   on("axis", "change", (select) => { state.axis = select.value; state.zoom = null; });
   on("smooth", "input", (range) => { state.smooth = Number(range.value) / 100; });
   on("logx", "change", (box) => { state.logx = box.checked; });
@@ -447,9 +437,9 @@
     }
   });
   for (const figure of document.querySelectorAll("[data-chart]")) {
-    const about = data.charts[Number(figure.dataset.chart)], one = new kinds[about.kind](about, figure);
-    shown.push(one);
-    sizes.observe(one.box);
+    const about = data.charts[Number(figure.dataset.chart)];
+    shown.push(new kinds[about.kind](about, figure));
+    sizes.observe(shown.at(-1).box);
   }
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => redraw());
 
