@@ -15,10 +15,11 @@ from raydpzv.errors import InputError, ReplayMismatch
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.files import sha256, write_atomically
 from raydpzv.foreign import is_foreign
-from raydpzv.keys import SERVER_PARTY, Key, step_words
+from raydpzv.keys import SERVER_PARTY, Key, pool_seeds, step_words
 from raydpzv.ledger.entries import Slice, bounds
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.replica import SeedSums
 from raydpzv.records.publish import finished, models_on_record, publication_of
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.seed_file.first_weights import first_tensors
@@ -163,6 +164,9 @@ def _file_of(
                 shapes = [(_UNNAMED, (len(one.first),))]
             tensors = first_tensors(shapes, one.first, one.key, base or {})
             mine = ledger.since(0) if one.party is None else ledger.since(0).of(one.party)
+            if plan.updates.pool:
+                models.append(_pooled(one, tensors, mine, pool_seeds(Key(spec.seed), plan.updates.pool)))
+                continue
             begin = plan.tail() if one.party is not None else None
             average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
@@ -238,6 +242,16 @@ def _model(
     return SeededModel(
         one.name, tensors, initial, _NOTHING, phases, given, np.array(mine.scalar), average=average
     )
+
+
+def _pooled(one: _Planned, tensors: Any, mine: Slice, pool: Seeds) -> SeededModel:
+    """Return a model that follows from one sum for each seed of a pool: one step along those that are not 0."""
+    sums = SeedSums(pool)
+    sums.add(mine)
+    step, initial = sums.step, bytes.fromhex(sha256(one.first))
+    phases = (StepPhase(1, 1, len(step.seeds), step.lr),) if len(step.seeds) else ()
+    given = np.asarray(step.seeds, np.uint64), np.asarray(step.scalars, np.float32)
+    return SeededModel(one.name, tensors, initial, _NOTHING, phases, *given)
 
 
 def _phases(mine: Slice) -> Iterator[StepPhase]:

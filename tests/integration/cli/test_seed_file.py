@@ -87,6 +87,21 @@ def test_every_kind_of_run_with_a_ledger_has_a_file(kind, tmp_path):
     assert isinstance(model.seeds, SeedRoot) == (kind != "asynchronous")
 
 
+def test_a_vote_takes_one_bit_and_a_pool_one_sum_for_each_seed(tmp_path):
+    found = {}
+    for name, change in (("feedsign", ()), ("fedkseed", ("method.pool=50",))):
+        spec = scenarios.load(f"digits_{name}", ["budget.updates=30", "data.train_rows=150", *change])
+        run, file = tmp_path / name, tmp_path / f"{name}.seeds"
+        scenarios.run(spec, run)
+        result = call("publish", run, "--compact", "--out", file)
+        assert result.exit_code == 0, result.output
+        (found[name],) = read_seed_file(file).models
+        assert found[name].result.hex() == sha256(RunFolder.open(run).models()["shared"])
+    assert found["feedsign"].form == "sign"
+    assert isinstance(found["feedsign"].seeds, SeedRoot)
+    assert 0 < len(found["fedkseed"].scalars) <= 50
+
+
 def test_what_is_published_of_a_private_run_can_be_made_compact(parties, tmp_path):
     run, file, said = parties
     assert call("publish", run, "--out", tmp_path / "public", "--quiet").exit_code == 0
