@@ -36,9 +36,9 @@ def write_pairs(
     """Write a seed file of steps x <- x - lr · scalar · direction(seed), and return x after them, float32 [d].
 
     weights: trained tensors by name, float32, in the order in which the program draws directions for them. pairs: a
-    seed in 0..2^64-1 and a scalar for each step; lr: one step size, or one for each step. law: torch_normal is what MeZO
-    does, see `raydpzv.seed_file.seed_replay.normals_of_torch`; the others are raydpzv's. shared: readers have the
-    weights; else they become a part of the file. Raises InputError.
+    seed in 0..2^64-1 and a scalar for each step; lr: one step size, or one for each step. law: torch_normal is MeZO's,
+    see `raydpzv.seed_file.seed_replay.normals_of_torch`; the others are raydpzv's. shared: readers have the weights;
+    else they become a part of the file. Raises InputError.
     """
     if law not in LAWS:
         raise InputError(f'law: wanted {", ".join(LAWS)}, got "{law}"')

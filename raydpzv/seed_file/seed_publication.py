@@ -16,7 +16,7 @@ from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.files import sha256, write_atomically
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import SERVER_PARTY, Key, pool_seeds, step_words
-from raydpzv.ledger.entries import Slice, bounds
+from raydpzv.ledger.entries import SHARED, Slice, bounds
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import SeedSums
@@ -164,9 +164,8 @@ def _file_of(
                 shapes = [(_UNNAMED, (len(one.first),))]
             tensors = first_tensors(shapes, one.first, one.key, base or {})
             mine = ledger.since(0) if one.party is None else ledger.since(0).of(one.party)
-            if plan.updates.pool:
-                models.append(_pooled(one, tensors, mine, pool_seeds(Key(spec.seed), plan.updates.pool)))
-                continue
+            if header.pool:
+                mine = _summed(mine, pool_seeds(Key(spec.seed), header.pool))
             begin = plan.tail() if one.party is not None else None
             average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
@@ -174,6 +173,19 @@ def _file_of(
     trained = {tensor.name for model in models for tensor in model.tensors}
     frozen = frozen_sha256(base, trained) if base else b""
     return _file(header, models, frozen), unnamed, base
+
+
+def _summed(updates: Slice, pool: np.ndarray) -> Slice:
+    """Return updates along a pool's seeds as one update with the sum of each, which makes the same bits."""
+    sums = SeedSums(pool)
+    sums.add(updates)
+    step, lrs = sums.step, np.full(np.count_nonzero(sums.values), sums.step.lr)
+    zeros = np.zeros(len(lrs), np.int64)
+    numbers = np.arange(len(lrs), dtype=np.int32)
+    return Slice(
+        *(0, 1, zeros + 1, numbers * 0 + SHARED, zeros, zeros, numbers),
+        *(np.asarray(step.seeds), np.asarray(step.scalars), lrs),
+    )
 
 
 def _file(header: Header, models: Sequence[SeededModel], frozen: bytes) -> SeedFile:
@@ -242,16 +254,6 @@ def _model(
     return SeededModel(
         one.name, tensors, initial, _NOTHING, phases, given, np.array(mine.scalar), average=average
     )
-
-
-def _pooled(one: _Planned, tensors: Any, mine: Slice, pool: Seeds) -> SeededModel:
-    """Return a model that follows from one sum for each seed of a pool: one step along those that are not 0."""
-    sums = SeedSums(pool)
-    sums.add(mine)
-    step, initial = sums.step, bytes.fromhex(sha256(one.first))
-    phases = (StepPhase(1, 1, len(step.seeds), step.lr),) if len(step.seeds) else ()
-    given = np.asarray(step.seeds, np.uint64), np.asarray(step.scalars, np.float32)
-    return SeededModel(one.name, tensors, initial, _NOTHING, phases, *given)
 
 
 def _phases(mine: Slice) -> Iterator[StepPhase]:

@@ -26,7 +26,6 @@ from raydpzv.experiment.run_horizontal import repeated
 from raydpzv.ledger.entries import SHARED, Slice, bounds
 from raydpzv.methods.roles import Upload
 from raydpzv.timetravel.history import RunHistory
-from raydpzv.zo.directions import Direction
 
 _MOST_BYTES = 2**30
 """Memory for the models without each client."""
@@ -136,10 +135,9 @@ class HorizontalWhatIf(WhatIf):
         return _answers(self.history)
 
     def _directions(self, update: Slice) -> np.ndarray:
-        """Return the directions of an update's pairs, float64 [n, d]."""
-        size, law = len(self._replica.x), self._replica.descent.rule.law
+        """Return the directions in which an update's pairs move the model, float64 [n, d]."""
         seeds = self._replica.direction_seeds(update)
-        return np.stack([Direction(int(seed), size, law).values() for seed in seeds]).astype(np.float64)
+        return np.stack([self._replica.descent.unit_step(int(seed)) for seed in seeds]).astype(np.float64)
 
     @cached_property
     def _changes(self) -> dict[int, np.ndarray]:

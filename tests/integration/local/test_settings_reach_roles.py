@@ -266,17 +266,20 @@ HORIZONTAL = COMMON | {
     "record.fsync": Change("true", watch=("fsyncs",)),
 }
 LATER = Change("[[3, 0.5]]")
+GROUPS = Change('{"*.weight" = {lr = 3.0, smoothing = 2.0}}')
 METHOD: dict[str, dict[str, Change]] = {
     "Batched": {"coins": Change('"system"', ("method.batches=poisson",)), "server_lr_at": LATER},
     "FrozenConfig": {"server": Change('"discriminant"', ("model.head=linear",))},
     "DpzvConfig": {
         "lr_at": LATER,
+        "groups": GROUPS,
         "clip_over": Change('"scalar"', SOUND),
         "gather": Change("7", SOUND),
         "average": Change("0.5", SOUND, watch=("model_digest",)),
     },
     "SplitSgdConfig": {"lr_at": LATER},
-    "ZooVflConfig": {"lr_at": LATER},
+    "ZooVflConfig": {"lr_at": LATER, "groups": GROUPS},
+    "Directed": {"groups": GROUPS},
     "CzofoConfig": {"lr_at": LATER, "upload_bits": Change("4"), "answer_bits": Change("4")},
     "VaflConfig": {
         "lr_at": LATER,
