@@ -72,6 +72,7 @@ def write_comparison(folder: Path, compared: Compared, about: About, form: str =
     for name, rows in compared._asdict().items():
         _write_table(folder / "rows" / name, rows)
     _write_table(folder / "table", folded)
+    write_atomically(folder / "table.tex", words.paper_table(compared, about.targets).encode())
     found = _pictures(folded, compared, about.targets)
     write_pictures(folder / "plots", [p for p in found.values() if p], set(found), form)
     missing = [
