@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from raydpzv.door import horizontal, vertical
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import resume, run
+    from raydpzv.feature_cache import features
     from raydpzv.preflight import check
     from raydpzv.records.callbacks import Callback
     from raydpzv.report.privacy import privacy
     from raydpzv.search.run_search import tune
+    from raydpzv.weights_export import export
 
     def methods() -> dict[str, str]:
         """Return every method's name and what it is, in one line."""
@@ -44,6 +46,8 @@ __all__ = [
     "audit",
     "check",
     "compare",
+    "export",
+    "features",
     "horizontal",
     "load",
     "methods",
@@ -61,6 +65,8 @@ _DOORS = {
     "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
     "check": "raydpzv.preflight",
+    "export": "raydpzv.weights_export",
+    "features": "raydpzv.feature_cache",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",
     "resume": "raydpzv.experiment.runner",

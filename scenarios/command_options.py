@@ -157,6 +157,8 @@ class CompareCommand(Execution):
     out: Path | None = None
     """Folder to write or to resume [default: runs/compare-...]"""
     explain: Explain = False
+    latex: bool = False
+    """Print the table alone on stdout, as LaTeX with medians and ranges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +355,23 @@ class ReplayCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportCommand(Options):
+    """Write a run's weights for other libraries: all of them in one file, or the adapters as peft loads them."""
+
+    run: Annotated[Path, Argument()]
+    """Run folder."""
+    out: Path
+    """File NAME.safetensors to write; with --format peft, a folder."""
+    format: str = "safetensors"
+    """safetensors (all weights, adapters merged) or peft (adapters and modules_to_save alone)."""
+    party: str | None = None
+    """Party of a vertical run: its number, its name, or server."""
+    at: int | None = None
+    """Model after this many updates [default: all]."""
+    moved: Moved = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepCommand(Output):
     """Walk through a run's ledger, update by update; leave clients out. On a terminal it asks where to go."""
 
@@ -408,6 +427,8 @@ class ReportCommand(Options):
     """Folder for the report of several runs."""
     operator: bool = False
     """Include what must not leave a private run: losses, accuracies, rows."""
+    format: str = "png"
+    """Form of the pictures: png, pdf or svg."""
 
 
 @dataclass(frozen=True, kw_only=True)

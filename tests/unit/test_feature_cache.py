@@ -1,0 +1,179 @@
+"""A frozen prefix is computed once, kept by a digest of what it was made of, and read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import raydpzv
+from raydpzv.errors import DataError, InputError
+from raydpzv.keys import Key
+
+
+class Prefix(nn.Module):
+    """Counts the batches that it is called on."""
+
+    def __init__(self, bias: float = 0.0) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.calls: list[int] = []
+        nn.init.constant_(self.layer.weight, 0.5)
+        nn.init.constant_(self.layer.bias, bias)
+
+    def forward(self, x):
+        CALLS.append((tuple(x.shape), self.training, torch.is_grad_enabled()))
+        return self.layer(x).relu()
+
+
+CALLS: list[object] = []
+X = Key(0).generator().normal(size=(10, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _calls():
+    CALLS.clear()
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.suffix for path in folder.iterdir())
+
+
+def test_features_are_those_of_the_module(tmp_path):
+    module = Prefix()
+    found = raydpzv.features(module, X, batch=4, folder=tmp_path)
+    assert np.allclose(found, np.maximum(X.sum(1, keepdims=True) * [0.5, 0.5], 0), atol=1e-6)
+    assert found.dtype == np.float32
+    assert isinstance(found, np.memmap)
+    assert not found.flags.writeable
+    assert CALLS == [((4, 3), False, False)] * 3
+    assert module.training
+
+
+def test_a_second_call_reads_the_file(tmp_path):
+    first = raydpzv.features(Prefix(), X, batch=4, folder=tmp_path)
+    CALLS.clear()
+    second = raydpzv.features(Prefix(), torch.tensor(X), batch=4, folder=tmp_path)
+    assert CALLS == []
+    assert np.array_equal(first, second)
+    assert files(tmp_path) == [".json", ".lock", ".npy"]
+
+
+@pytest.mark.parametrize("other", ["weights", "rows", "batch"])
+def test_another_module_or_record_is_computed_anew(tmp_path, other):
+    first = raydpzv.features(Prefix(), X, batch=4, folder=tmp_path)
+    CALLS.clear()
+    module = Prefix(1.0) if other == "weights" else Prefix()
+    second = raydpzv.features(
+        module, X + (other == "rows"), batch=5 if other == "batch" else 4, folder=tmp_path
+    )
+    assert CALLS
+    assert np.allclose(first, second) == (other == "batch")
+
+
+def test_a_changed_file_is_computed_again(tmp_path):
+    first = np.array(raydpzv.features(Prefix(), X, folder=tmp_path))
+    (path,) = tmp_path.glob("*.npy")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(bytes(content))
+    assert np.array_equal(raydpzv.features(Prefix(), X, folder=tmp_path), first)
+    assert len(CALLS) == 2
+
+
+def test_the_record_names_digests_and_no_rows(tmp_path):
+    raydpzv.features(Prefix(), X, folder=tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    assert set(json.loads(path.read_text())) == {"module", "records", "batch", "torch", "sha256"}
+
+
+def test_the_default_folder_is_in_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    raydpzv.features(Prefix(), X)
+    assert files(tmp_path / "raydpzv" / "features") == [".json", ".lock", ".npy"]
+
+
+def test_whole_numbers_stay_whole(tmp_path):
+    ids = np.array([[1, 2], [2, 0]], np.int32)
+    module = nn.Embedding(3, 2)
+    found = raydpzv.features(module, ids, folder=tmp_path)
+    assert np.array_equal(found, module(torch.tensor(ids)).detach().numpy())
+
+
+def test_progress_is_told_while_it_takes_long(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("raydpzv.feature_cache._SAID_EVERY", 0.0)
+    told: list[tuple[int, int]] = []
+    raydpzv.features(
+        Prefix(), X, batch=4, folder=tmp_path, progress=lambda done, all_, _: told.append((done, all_))
+    )
+    assert told == [(4, 10), (8, 10)]
+    raydpzv.features(Prefix(), X, batch=5, folder=tmp_path)
+    assert "features: 5 of 10 records, about 0 s left" in capsys.readouterr().err
+
+
+class Failing(nn.Module):
+    """Fails in the named way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, x):
+        if self.way == "raises":
+            raise ValueError("no such layer")
+        if self.way == "pooled":
+            return x.mean(0, keepdim=True)
+        return x / 0 if self.way == "infinite" else (x, x)
+
+
+@pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("raises", r"fails on records 0 to 9, \[64, 3\] of float32 \(ValueError: no such layer\)"),
+        ("pooled", r"wanted a tensor \[64, ...\] of 64 records, got \(1, 3\)"),
+        ("pair", "got tuple"),
+        ("infinite", "record 0 has features that are not finite"),
+    ],
+)
+def test_a_module_that_fails_is_refused_and_leaves_no_file(tmp_path, way, text):
+    with pytest.raises(InputError, match=text):
+        raydpzv.features(Failing(way), X, folder=tmp_path)
+    assert files(tmp_path) == [".lock"]
+
+
+def test_an_interrupted_computation_leaves_no_file(tmp_path):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    class Interrupted(Prefix):
+        def forward(self, x):
+            return stop() if len(CALLS) == 2 else super().forward(x)
+
+    with pytest.raises(KeyboardInterrupt):
+        raydpzv.features(Interrupted(), X, batch=4, folder=tmp_path)
+    assert files(tmp_path) == [".lock"]
+
+
+def test_wrong_input_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"wanted an nn\.Module, got type"):
+        raydpzv.features(Prefix, X, folder=tmp_path)
+    with pytest.raises(InputError, match="batch wants a whole number of at least 1, got 0"):
+        raydpzv.features(Prefix(), X, batch=0, folder=tmp_path)
+    with pytest.raises(DataError, match=r"x has the shape \(0, 3\): wanted at least one record"):
+        raydpzv.features(Prefix(), X[:0], folder=tmp_path)
+    with pytest.raises(DataError, match="x is <U1"):
+        raydpzv.features(Prefix(), np.array([["a"]]), folder=tmp_path)
+
+
+def test_a_folder_without_room_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write .*give a folder with room"):
+        raydpzv.features(Prefix(), X, folder=tmp_path / "file")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 3})())
+    with pytest.raises(InputError, match="10 records need 0 MiB"):
+        raydpzv.features(Prefix(), X, folder=tmp_path)
