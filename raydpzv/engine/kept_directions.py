@@ -57,22 +57,22 @@ class TorchDirections:
     """
 
     def __init__(self, descent: Descent) -> None:
-        x, rule = descent.x, descent.rule
-        self._descent, self._law, self._size = descent, rule.law, len(x)
-        self._kept = KeptDirections(self._size)
-        self._plain = x.device.type == "cpu" and rule.law in LAWS and rule == Rule(rule.law, rule.momentum)
+        rule = descent.rule
+        self._descent, self._kept = descent, KeptDirections(len(descent.x))
+        plain = rule.law in LAWS and rule == Rule(rule.law, rule.momentum)
+        self._plain = plain and descent.x.device.type == "cpu"
 
     def of(self, seeds: np.ndarray) -> list[Direction]:
         """Return the directions of an upload's seeds, uint64 [P]."""
-        kept = self._kept
+        kept, directions = self._kept, [self._descent.direction(int(seed)) for seed in seeds]
         if not self._plain or not kept.keeps(len(seeds)):
-            return [self._descent.direction(int(seed)) for seed in seeds]
+            return directions
         if not kept.made(seeds):
             room = kept.room(seeds)
             for p, seed in enumerate(seeds):
-                kept.factors[p] = _make(room[p], seed, LAWS[self._law])
-        made = zip(seeds.tolist(), kept.z, kept.factors.tolist(), strict=True)
-        return [_Kept(seed, self._size, self._law, z=z, factor=factor) for seed, z, factor in made]
+                kept.factors[p] = _make(room[p], seed, LAWS[directions[p].law])
+        made = zip(directions, kept.z, kept.factors.tolist(), strict=True)
+        return [_Kept(u.seed, u.size, u.law, z=z, factor=factor) for u, z, factor in made]
 
     def descend(self, steps: Steps) -> None:
         """Take steps in order."""
