@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,8 +72,7 @@ class TorchDirections:
             room = kept.room(seeds)
             for p, seed in enumerate(seeds):
                 kept.factors[p] = _make(room[p], seed, LAWS[directions[p].law])
-        made = zip(directions, kept.z, kept.factors.tolist(), strict=True)
-        return [_Kept(u.seed, u.size, u.law, z=z, factor=factor) for u, z, factor in made]
+        return _kept(directions, kept.z, kept.factors)
 
     def descend(self, steps: Steps) -> None:
         """Take steps in order."""
@@ -83,6 +83,21 @@ class TorchDirections:
         velocity = descent.kept[0].numpy() if descent.kept else np.empty(0, np.float32)
         step = (steps.scalars[0], float(steps.lrs[0]))
         _step_along(descent.x.numpy(), velocity, (kept.z, kept.factors), step, float(descent.rule.momentum))
+
+
+def made_once(directions: Sequence[Direction], most: int) -> Sequence[Direction]:
+    """Return the same directions for several amounts, on CPUs: with their elements, if those are at most `most`."""
+    count, size = len(directions), directions[0].size
+    if count * size > most or any(u.spans or u.law not in LAWS for u in directions):
+        return directions
+    z_Pd = np.empty((count, size), np.float32)
+    factors = [_make(z_d, np.uint64(u.seed), LAWS[u.law]) for z_d, u in zip(z_Pd, directions, strict=True)]
+    return _kept(directions, z_Pd, np.array(factors))
+
+
+def _kept(directions: Sequence[Direction], z_Pd: np.ndarray, factors: np.ndarray) -> list[Direction]:
+    made = zip(directions, z_Pd, factors.tolist(), strict=True)
+    return [_Kept(u.seed, u.size, u.law, z=z, factor=factor) for u, z, factor in made]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
