@@ -157,6 +157,8 @@ class CompareCommand(Execution):
     out: Path | None = None
     """Folder to write or to resume [default: runs/compare-...]"""
     explain: Explain = False
+    latex: bool = False
+    """Print the table alone on stdout, as LaTeX with medians and ranges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,6 +427,8 @@ class ReportCommand(Options):
     """Folder for the report of several runs."""
     operator: bool = False
     """Include what must not leave a private run: losses, accuracies, rows."""
+    format: str = "png"
+    """Form of the pictures: png, pdf or svg."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from raydpzv.report.comparison_table import (
     table,
     target_name,
 )
+from raydpzv.report.latex import latex
 from raydpzv.report.table import Column, Grid, Mark, grid
 
 ACCURACY_NOTE = (
@@ -48,6 +49,14 @@ _MOST_WARNINGS = 3
 
 Row = Mapping[str, Any]
 Show = Callable[[float], str]
+
+
+def paper_table(compared: Compared, targets: Sequence[float]) -> str:
+    """Return the summary's table as LaTeX: medians over the seeds, with their ranges."""
+    runs, curves, _ = compared
+    budgets = (equal_bytes(curves, runs), equal_seconds(curves, runs))
+    found = summary_grid(table(runs, curves, targets), *budgets, measures_of(runs))
+    return latex(found, f"Test scores: {_TITLE}{_AIM if AIM in found.heads else ''}.", failures_line(runs))
 
 
 def summary_report(compared: Compared, targets: Sequence[float]) -> Group:

@@ -101,15 +101,28 @@ def write_report(
         raise InputError("a report needs at least one run folder; none was given")
     if out is None and len(runs) > 1:
         raise InputError(f"{len(runs)} runs need a folder of their own for the report; say which one")
-    folders = read_runs(runs, moved, operator=operator)
-    target = runs[0] if out is None else out
-    (target / "plots").mkdir(parents=True, exist_ok=True)
-    drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
+    page, drawn = write_page(runs, out, targets=targets, moved=moved, operator=operator)
+    (page.parent / "plots").mkdir(exist_ok=True)
     # those of another page go: an operator's pictures are not to lie beside a public page
-    write_pictures(target / "plots", drawn, {draw.__name__ for draw in DRAWINGS}, form)
-    page = rendered("page", **_words(folders, targets, drawn))
-    write_atomically(target / "report.html", page.encode())
-    return target / "report.html"
+    write_pictures(page.parent / "plots", drawn, {draw.__name__ for draw in DRAWINGS}, form)
+    return page
+
+
+def write_page(
+    runs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    targets: Sequence[float] = TARGETS,
+    moved: Sequence[str] = (),
+    operator: bool = False,
+) -> tuple[Path, list[ReportFigure]]:
+    """Write `report.html` alone; return it and its pictures. Arguments as of `write_report`."""
+    folders = read_runs(runs, moved, operator=operator)
+    drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
+    page = (runs[0] if out is None else out) / "report.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, rendered("page", **_words(folders, targets, drawn)).encode())
+    return page, drawn
 
 
 def write_pictures(

@@ -18,16 +18,16 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colourOf = (series) => colour(series.colour < 0 ? "--faint" : `--c${series.colour}`);
   const plain = (value, digits = 6) => {
-    if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+    if (!Number.isFinite(value)) return "–";
     if (Number.isInteger(value) || Math.abs(value) >= 1e6) return Math.round(value).toLocaleString("en");
     return String(Number(value.toPrecision(digits)));
   };
   const sized = (value) => {
-    if (value === null || !Number.isFinite(value)) return "–";
+    if (!Number.isFinite(value)) return "–";
     const power = value >= 1 ? Math.min(Math.floor(Math.log2(value) / 10), 5) : 0;
     return power ? `${plain(value / 1024 ** power, 4)} ${["", "KiB", "MiB", "GiB", "TiB", "PiB"][power]}` : `${plain(value, 4)} B`;
   };
-  const forms = { percent: (v) => (v === null || v === undefined ? "–" : `${(100 * v).toFixed(2)} %`), bytes: sized, number: plain };
+  const forms = { percent: (v) => (Number.isFinite(v) ? `${(100 * v).toFixed(2)} %` : "–"), bytes: sized, number: plain };
   const ticksOf = { percent: (v) => `${plain(100 * v, 4)} %`, bytes: sized, number: (v) => plain(v, 4) };
 
   // ---- x axes: a curve over updates is found at its run's time, bytes or ε
@@ -46,12 +46,10 @@
     });
   };
   const smoothed = (values, weight) => {
-    if (!weight) return values;
     let mean = 0, seen = 0;
     return values.map((v) => {
-      if (v === null) return null;
-      seen = weight * seen + (1 - weight);
-      mean = weight * mean + (1 - weight) * v;
+      if (v === null || !weight) return v;
+      [mean, seen] = [weight * mean + (1 - weight) * v, weight * seen + 1 - weight];
       return mean / seen;
     });
   };
@@ -74,7 +72,6 @@
     }
 
     get used() { return this.about.series.map((s, i) => i).filter((i) => !this.outside(this.about.series[i])); }
-
     outside(series) { return (this.about.kind !== "points" && series.group && state.group && series.group !== "*" && series.group !== state.group) || state.hidden.has(String(series.run)); }
 
     spoken() {
@@ -89,12 +86,11 @@
     entry(series, i) {
       const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
       const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-      for (const [name, value] of Object.entries({ x1: 0, x2: 24, y1: 5, y2: 5, "stroke-width": 3 })) line.setAttribute(name, value);
-      line.style.stroke = series.colour < 0 ? "var(--faint)" : `var(--c${series.colour})`;
-      if (series.dash && series.dash.length) line.setAttribute("stroke-dasharray", series.dash.join(" "));
+      const look = { x1: 0, x2: 24, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": (series.dash || []).join(" ") };
+      const set = (element, values) => Object.entries(values).forEach(([name, value]) => element.setAttribute(name, value));
+      set(line, { ...look, style: `stroke: var(${series.colour < 0 ? "--faint" : `--c${series.colour}`})` });
+      set(swatch, { "aria-hidden": "true", viewBox: "0 0 24 10" });
       swatch.append(line);
-      swatch.setAttribute("aria-hidden", "true");
-      swatch.setAttribute("viewBox", "0 0 24 10");
       const value = make("output");
       const button = make("button", { type: "button", "aria-pressed": "true" }, swatch, `${series.name} `, value);
       button.addEventListener("click", (event) => {
@@ -112,9 +108,8 @@
     table() {
       const folded = make("details", { class: "values" }, make("summary", {}, "Values"));
       folded.addEventListener("toggle", () => {
-        if (!folded.open) return;
         while (folded.children.length > 1) folded.lastChild.remove();
-        folded.append(this.valuesTable());
+        if (folded.open) folded.append(this.valuesTable());
       });
       return folded;
     }
@@ -136,7 +131,7 @@
 
     saidX(x) {
       const { ticks } = this.about;
-      if (ticks && ticks.length) return ticks[x] ?? "–";
+      if (ticks.length) return ticks[x] ?? "–";
       return forms[this.own ? this.about.overForm : formAcross()](x);
     }
 
@@ -152,7 +147,7 @@
       const weight = this.own ? 0 : state.smooth;
       const logx = about.kind === "points" || (!this.own && state.logx), logy = !this.own && state.logy;
       const fit = (values, log) => (log ? values.map((v) => (v > 0 ? v : null)) : values);
-      const tables = [], series = [{}], bands = [], from = [null];
+      const tables = [], series = [{}], bands = [], from = [null], edge = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
       for (const i of used) {
         const one = about.series[i], x = this.own ? one.x : across(one);
         const kept = x.map((v, k) => k).filter((k) => x[k] !== null && (!logx || x[k] > 0));
@@ -166,7 +161,6 @@
         series.push(look);
         from.push({ i, kept, x });
         if (one.low) {
-          const edge = { label: "", stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
           columns.push(fit(pick(one.low), logy), fit(pick(one.high), logy));
           bands.push({ series: [series.length + 1, series.length], fill: `${stroke}22` });
           series.push({ ...edge }, { ...edge });
@@ -174,28 +168,25 @@
         }
         tables.push(columns);
       }
-      const joined = tables.length ? uPlot.join(tables) : [[]];
       if (this.plot) this.plot.destroy();
-      this.from = from;
-      this.used_now = used;
+      Object.assign(this, { from, used_now: used });
       const ink = colour("--soft"), rule = colour("--rule"), first = this.holder.closest(".first");
       const height = first ? (width < 500 ? 200 : 290) : width < 500 ? 150 : 176;
-      const ticks = about.ticks || [];
-      const values = (ticks.length && ((u, splits) => splits.map((v) => ticks[v] ?? ""))) ||
-        ((u, splits) => splits.map((v) => (v === null ? "" : ticksOf[this.own ? about.overForm : formAcross()](v))));
+      const marked = (form) => (u, splits) => splits.map((v) => (v === null ? "" : ticksOf[form](v)));
+      const values = about.ticks.length ? (u, splits) => splits.map((v) => about.ticks[v] ?? "") : marked(this.own ? about.overForm : formAcross());
       const axis = { stroke: ink, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18, labelGap: 0 };
       const linked = this.own ? {} : { sync: { key: "across", setSeries: false, scales: ["x", null] } };
       this.plot = new uPlot({
         width, height, series, bands, legend: { show: false },
         scales: { x: { time: false, distr: logx ? 3 : 1, range: (u, low, high) => this.range(low, high) }, y: { distr: logy ? 3 : 1, range: about.kind === "steps" ? (u, low, high) => [0, (high || 1) * 1.05] : undefined } },
         cursor: { ...linked, drag: { x: true, y: false, setScale: false }, dataIdx: (u, s, at, x) => nearest(u, s, at, x), focus: { prox: 30 }, bind: { dblclick: () => () => zoom(null, this) } },
-        axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values }, { ...axis, size: (u, words) => 14 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: (u, splits) => splits.map((v) => (v === null ? "" : ticksOf[about.form](v))) }],
+        axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values }, { ...axis, size: (u, words) => 14 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
         hooks: {
           setSelect: [(u) => { if (u.select.width > 4) zoom([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")], this); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }],
           setCursor: [(u) => this.read(u)],
           draw: about.notes ? [(u) => this.names(u)] : [],
         },
-      }, joined, this.box);
+      }, tables.length ? uPlot.join(tables) : [[]], this.box);
     }
 
     range(low, high) {
@@ -221,12 +212,11 @@
     // writes the values beside the names in the legend; of points, the nearest
     read(u) {
       const { about } = this, form = forms[about.form];
-      let said = "", close = Infinity;
+      let [said, close] = ["", Infinity];
       this.from.forEach((source, s) => {
         if (!source) return;
         const { i, x, kept } = source, at = u.cursor.idxs ? u.cursor.idxs[s] : null;
-        const gone = at === null || at === undefined || u.cursor.left < 0;
-        if (gone) { this.buttons[i].value.textContent = ""; return; }
+        if (at == null || u.cursor.left < 0) { this.buttons[i].value.textContent = ""; return; }
         const one = about.series[i], k = kept.find((place) => x[place] === u.data[0][at]);
         const value = form(u.data[s][at]), where = `at ${this.saidX(x[k])}`;
         if (about.kind === "points") {
@@ -245,26 +235,23 @@
       if (!u || event.target !== this.box) return;
       const span = u.scales.x, x = u.data[0], now = u.cursor.left >= 0 ? u.posToIdx(u.cursor.left) : -1;
       if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
-        let to = now + (event.key === "ArrowRight" ? 1 : -1);
-        to = Math.min(Math.max(to, 0), x.length - 1);
+        const to = Math.min(Math.max(now + (event.key === "ArrowRight" ? 1 : -1), 0), x.length - 1);
         u.setCursor({ left: u.valToPos(x[to], "x"), top: 10 });
       } else if (event.key === "+" || event.key === "-") {
         const middle = now >= 0 ? x[now] : (span.min + span.max) / 2, half = ((span.max - span.min) / 2) * (event.key === "+" ? 0.5 : 2);
         zoom([middle - half, middle + half], this);
-      } else if (event.key === "Escape") zoom(null, this);
-      else return;
+      } else if (event.key === "Escape") zoom(null, this); else return;
       event.preventDefault();
     }
   }
 
-  // the nearest row of a curve at which it has a value; none far outside of it
+  // the nearest row of a curve at which it has a value (of other curves' rows it has none)
   const nearest = (u, s, at, x) => {
     const values = u.data[s], xs = u.data[0];
-    if (values[at] !== null && values[at] !== undefined) return at;
-    let low = at, high = at;
-    while (low > 0 && (values[low] === null || values[low] === undefined)) low--;
-    while (high < xs.length - 1 && (values[high] === null || values[high] === undefined)) high++;
-    const known = [low, high].filter((k) => values[k] !== null && values[k] !== undefined);
+    let [low, high] = [at, at];
+    while (low > 0 && values[low] == null) low--;
+    while (high < xs.length - 1 && values[high] == null) high++;
+    const known = [low, high].filter((k) => values[k] != null);
     return known.length ? known.reduce((a, b) => (Math.abs(xs[a] - x) <= Math.abs(xs[b] - x) ? a : b)) : null;
   };
 
@@ -286,20 +273,20 @@
       this.holder.append(this.box, ...this.below());
       this.view = [0, about.kind === "heat" ? about.last : about.end];
       this.whole = [...this.view];
-      this.box.addEventListener("mousemove", (e) => this.over(e.offsetX, e.offsetY));
-      this.box.addEventListener("mouseleave", () => { this.seen.textContent = ""; });
-      this.box.addEventListener("mousedown", (e) => { this.from = e.offsetX; });
-      this.box.addEventListener("mouseup", (e) => {
-        if (this.from !== undefined && Math.abs(e.offsetX - this.from) > 4) this.look(...[this.valueAt(this.from), this.valueAt(e.offsetX)].sort((a, b) => a - b));
+      const on = (event, act) => this.box.addEventListener(event, act);
+      on("mousemove", (e) => this.over(e.offsetX, e.offsetY));
+      on("mouseleave", () => { this.seen.textContent = ""; });
+      on("mousedown", (e) => { this.from = e.offsetX; });
+      on("mouseup", (e) => {
+        const ends = [this.from, e.offsetX].sort((a, b) => a - b);
+        if (ends[1] - ends[0] > 4) this.look(...ends.map((x) => this.valueAt(x)));
         this.from = undefined;
       });
-      this.box.addEventListener("dblclick", () => this.look(...this.whole));
-      this.box.addEventListener("keydown", (e) => {
-        const [low, high] = this.view, width = high - low, middle = (low + high) / 2;
-        const to = { "+": [middle - width / 4, middle + width / 4], "-": [middle - width, middle + width], ArrowLeft: [low - width / 4, high - width / 4], ArrowRight: [low + width / 4, high + width / 4], Escape: this.whole }[e.key];
-        if (!to) return;
-        e.preventDefault();
-        this.look(...to);
+      on("dblclick", () => this.look(...this.whole));
+      on("keydown", (e) => {
+        const [low, high] = this.view, part = (high - low) / 4;
+        const to = { "+": [low + part, high - part], "-": [low - 2 * part, high + 2 * part], ArrowLeft: [low - part, high - part], ArrowRight: [low + part, high + part], Escape: this.whole }[e.key];
+        if (to) { e.preventDefault(); this.look(...to); }
       });
     }
 
@@ -310,7 +297,6 @@
     }
 
     valueAt(x) { return this.view[0] + ((x - this.left) / this.wide) * (this.view[1] - this.view[0]); }
-
     placeOf(value) { return this.left + ((value - this.view[0]) / (this.view[1] - this.view[0])) * this.wide; }
 
     // sizes the canvas and draws lanes' names and the axis; the subclass fills the lanes
@@ -325,9 +311,7 @@
       Object.assign(this.canvas, { width: width * ratio, height: height * ratio });
       Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
       ctx.scale(ratio, ratio);
-      ctx.font = "11px system-ui, sans-serif";
-      ctx.fillStyle = colour("--soft");
-      ctx.textBaseline = "middle";
+      Object.assign(ctx, { font: "11px system-ui, sans-serif", fillStyle: colour("--soft"), textBaseline: "middle" });
       const every = Math.ceil(13 / this.step);
       lanes.forEach((name, k) => { if (k % every === 0) ctx.fillText(name, 0, (k + 0.5) * this.step, this.left - 4); });
       const bottom = lanes.length * this.step;
@@ -357,13 +341,12 @@
   class Heat extends Picture {
     spoken() {
       const { lanes, mean, spans, words } = this.about;
-      const means = lanes.map((name, k) => [name, mean.slice(k * spans, (k + 1) * spans).filter((v) => v !== null)]).filter(([, v]) => v.length)
-        .map(([name, v]) => [name, v.reduce((a, b) => a + b, 0) / v.length]).sort((a, b) => b[1] - a[1]).slice(0, 5);
-      return `Heat map of ${words} by client and update. Highest: ${means.map(([n, v]) => `${n} ${plain(v, 3)}`).join("; ")}. Plus and minus zoom, arrow keys move.`;
+      const most = lanes.map((name, k) => [name, Math.max(...mean.slice(k * spans, (k + 1) * spans))]).sort((a, b) => b[1] - a[1]).slice(0, 5);
+      return `Heat map of ${words} by client and update. Highest: ${most.map(([n, v]) => `${n} ${plain(v, 3)}`).join("; ")}. Plus and minus zoom, arrow keys move.`;
     }
 
     below() {
-      this.most = Math.max(...this.about.mean.filter((v) => v !== null));
+      this.most = Math.max(...this.about.mean);
       return [make("p", { class: "at" }, `Light is 0, full colour ${plain(this.most, 4)}: ${this.about.words}. Empty: not used.`)];
     }
 
@@ -374,14 +357,11 @@
         const value = mean[lane * spans + k];
         if (value === null) continue;
         const x = this.placeOf((k * last) / spans), to = this.placeOf(((k + 1) * last) / spans);
-        ctx.globalAlpha = 1;
-        ctx.fillStyle = weak;
-        ctx.fillRect(x, lane * this.step, to - x + 0.5, this.step - (this.step > 5 ? 1 : 0));
-        ctx.globalAlpha = Math.sqrt(value / (this.most || 1));
-        ctx.fillStyle = strong;
-        ctx.fillRect(x, lane * this.step, to - x + 0.5, this.step - (this.step > 5 ? 1 : 0));
+        for (const [fill, share] of [[weak, 1], [strong, Math.sqrt(value / (this.most || 1))]]) {
+          Object.assign(ctx, { fillStyle: fill, globalAlpha: share });
+          ctx.fillRect(x, lane * this.step, to - x + 0.5, this.step - (this.step > 5 ? 1 : 0));
+        }
       }
-      ctx.globalAlpha = 1;
     }
 
     said(value, lane) {
@@ -400,12 +380,8 @@
     }
 
     below() {
-      const entries = [...PHASES.map(([n, c]) => [NAMES[n], c]), ["late", "--c1"]].map(([name, c]) => {
-        const box = make("span", { "aria-hidden": "true" }, "■ ");
-        box.style.color = `var(${c})`;
-        return make("li", {}, box, name);
-      });
-      return [make("ul", { class: "legend" }, ...entries)];
+      const entries = [...PHASES.map(([n, c]) => [NAMES[n], c]), ["late", "--c1"]];
+      return [make("ul", { class: "legend" }, ...entries.map(([name, c]) => make("li", {}, make("span", { "aria-hidden": "true", style: `color: var(${c})` }, "■ "), name)))];
     }
 
     fill(ctx) {
@@ -424,10 +400,8 @@
           }
           from = to;
         });
-        if (late[k] && from >= low) {
-          ctx.fillStyle = marked;
-          ctx.fillRect(this.placeOf(woke[k]), y, 1.5, high);
-        }
+        ctx.fillStyle = marked;
+        if (late[k] && from >= low) ctx.fillRect(this.placeOf(woke[k]), y, 1.5, high);
       }
     }
 
@@ -446,13 +420,8 @@
 
   // ---- tools of all charts
 
-  const redraw = (linked = false) => {
-    for (const one of shown) {
-      if (linked && (one.own || one instanceof Picture)) continue;
-      one.draw();
-    }
-  };
-  const on = (id, event, act) => { const found = byId(id); if (found) found.addEventListener(event, () => { act(found); redraw(true); }); };
+  const redraw = (linked = false) => shown.filter((one) => !linked || one instanceof Chart).forEach((one) => one.draw());
+  const on = (id, event, act) => byId(id)?.addEventListener(event, ({ target }) => { act(target); redraw(true); });
   on("axis", "change", (select) => { state.axis = select.value; state.zoom = null; });
   on("smooth", "input", (range) => { state.smooth = Number(range.value) / 100; });
   on("logx", "change", (box) => { state.logx = box.checked; });
@@ -468,15 +437,15 @@
     }
   });
   for (const figure of document.querySelectorAll("[data-chart]")) {
-    const about = data.charts[Number(figure.dataset.chart)], one = new kinds[about.kind](about, figure);
-    shown.push(one);
-    sizes.observe(one.box);
+    const about = data.charts[Number(figure.dataset.chart)];
+    shown.push(new kinds[about.kind](about, figure));
+    sizes.observe(shown.at(-1).box);
   }
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => redraw());
 
   // ---- tables: sort by a head, filter by words, hide columns
 
-  const value = (cell) => (cell.dataset.value === undefined ? cell.textContent : cell.dataset.value === "" ? NaN : Number(cell.dataset.value));
+  const value = ({ dataset, textContent }) => (dataset.value === undefined ? textContent : dataset.value === "" ? NaN : Number(dataset.value));
   const order = (a, b, down) => {
     if (typeof a === "string") return (down ? -1 : 1) * a.localeCompare(b, "en", { numeric: true });
     if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) - Number.isNaN(b);  // what is unknown comes last
@@ -495,8 +464,7 @@
       });
     });
     const search = byId("filter"), columns = byId("columns"), count = byId("count");
-    if (!search) continue;
-    const apply = () => {
+    search.addEventListener("input", () => {
       const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
       state.hidden.clear();
       rows.forEach((row) => {
@@ -505,8 +473,7 @@
       });
       count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
       redraw(true);
-    };
-    search.addEventListener("input", apply);
+    });
     heads.forEach((head, k) => {
       if (!k) return;
       const box = make("input", { type: "checkbox" });

@@ -174,3 +174,17 @@ def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
     assert "no rows to draw" in words
     assert "failed" in words
     assert "states no ε" in words
+
+
+def test_pictures_for_papers_have_the_form_asked_for_and_others_go(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=40)
+    write_report([run], operator=True)
+    for form, start in (("svg", b"<?xml"), ("pdf", b"%PDF")):
+        first = write_report([run], operator=True, form=form)
+        found = {p.name: p.read_bytes() for p in (run / "plots").iterdir()}
+        assert {name.partition(".")[2] for name in found} == {form}
+        assert all(picture.startswith(start) for picture in found.values())
+        assert first == write_report([run], operator=True, form=form)
+        assert found == {p.name: p.read_bytes() for p in (run / "plots").iterdir()}
+    with pytest.raises(InputError, match="format: wanted one of png, pdf, svg"):
+        write_report([run], form="gif")
