@@ -20,6 +20,7 @@ _TABLES = {
     "updates": "budget.updates",
     "epsilon": "privacy.epsilon",
     "delta": "privacy.delta",
+    "trust": "privacy.trust",
     "classes": "data.classes",
     "scale": "data.scale",
     "embedding": "model.embedding",
