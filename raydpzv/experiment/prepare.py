@@ -216,6 +216,10 @@ class Prepared(ABC):
         """Return under which name a party's model is on record. Raises InputError if there is none."""
 
     @abstractmethod
+    def module(self, name: str) -> torch.nn.Module:
+        """Return the network of that name as it is built."""
+
+    @abstractmethod
     def flat_model(self, name: str) -> FlatModel:
         """Return the model of that name before the first update."""
 

@@ -15,6 +15,7 @@ import pytest
 from raydpzv.files import sha256
 from raydpzv.seed_file.seed_format import encode_seed_file
 from raydpzv.seed_file.seed_replay import read_seed_file, rebuilt
+from raydpzv.zo.philox import COS, LOG, SIN, normals, signs
 from tests.helpers.seed_samples import BASE, base_tensors, vectors
 
 FOLDER = Path(__file__).parent / "seed_files"
@@ -44,6 +45,16 @@ def test_vectors_name_the_weights_that_they_need():
     (model,) = read_seed_file(FOLDER / "weights.seeds").models
     assert [t.name for t in model.tensors if t.start == "weights"] == ["scale"]
     assert "scale" in BASE
+
+
+def test_the_specification_has_the_check_values():
+    page = (Path(__file__).parents[2] / "docs" / "seed-file.md").read_text()
+    assert json.loads(RECORD.read_text())["gaussian"]["sha256"] in page
+    drawn = normals(0, 0, 1025)[[0, 256, 512, 768, 1024]]
+    assert ", ".join(map(str, drawn)) in page
+    assert ", ".join(str(int(sign)) for sign in signs(0, 0, 8)) in page
+    for name, constants in (("l", LOG), ("c", COS), ("s", SIN)):
+        assert f"{name} = {' '.join(map(str, constants))}" in page
 
 
 def write() -> None:
