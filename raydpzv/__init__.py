@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from raydpzv.records.callbacks import Callback
     from raydpzv.report.privacy import privacy
     from raydpzv.search.run_search import tune
+    from raydpzv.weights_export import export
 
     def methods() -> dict[str, str]:
         """Return every method's name and what it is, in one line."""
@@ -45,6 +46,7 @@ __all__ = [
     "audit",
     "check",
     "compare",
+    "export",
     "features",
     "horizontal",
     "load",
@@ -63,6 +65,7 @@ _DOORS = {
     "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
     "check": "raydpzv.preflight",
+    "export": "raydpzv.weights_export",
     "features": "raydpzv.feature_cache",
     "horizontal": "raydpzv.door",
     "load": "raydpzv.config.catalog",

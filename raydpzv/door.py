@@ -26,6 +26,7 @@ _TABLES = {
     "every": "evaluate.every",
     "weights": "model.weights",
     "partial_weights": "model.partial_weights",
+    "targets": "model.targets",
     "lora": "model.lora",
     "rate": "arrivals.rate",
     "clock": "clock.kind",
@@ -167,7 +168,12 @@ def _numbers(loss: Any, settings: Mapping[str, Any]) -> bool | None:
     """Return whether labels are numbers rather than classes; None: as their type says."""
     if loss is None or (isinstance(loss, str) and not is_foreign(loss)):
         return loss is not None and LOSSES[loss].labels == "numbers"
-    targets = settings.get("model__targets", dict(settings.get("model", {})).get("targets"))
+    given = [
+        settings.get("targets"),
+        settings.get("model__targets"),
+        dict(settings.get("model", {})).get("targets"),
+    ]
+    targets = next(filter(None, given), None)
     return None if targets is None else bool(targets == "numbers")
 
 
@@ -185,7 +191,7 @@ def _named(model: Any) -> str:
 def _named_weights(given: Any) -> Any:
     """Return weights as a scenario names them: files and handles of state_dicts, by party where there are several."""
     if isinstance(given, list | tuple):
-        given = {str(m): each for m, each in enumerate(given) if each is not None}
+        return [_named_weights(each) for each in given]
     if isinstance(given, Mapping) and any(hasattr(value, "detach") for value in given.values()):
         return handle({name: _copied(value) for name, value in given.items()}, "weights")
     if isinstance(given, Mapping):

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from raydpzv.errors import InputError
+from raydpzv.errors import DataError, InputError
 
 
 def write_atomically(path: Path, data: bytes, fsync: bool = False, mode: int = 0o666) -> None:
@@ -82,6 +83,24 @@ def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
 def sha256(values: np.ndarray) -> str:
     """Return the digest of an array's bytes."""
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+def file_sha256(path: Path) -> str | None:
+    """Return the digest of a file's bytes; None for a file that is not there."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def check_same(path: Path, wanted: str | None) -> None:
+    """Raise DataError for a file that differs from the one that another machine has at its path; None: unknown."""
+    if wanted and (found := file_sha256(path)) and found != wanted:
+        raise DataError(
+            f'"{path}" differs on {platform.node()} from the file that the run started with (sha256 {found[:8]}, '
+            f"wanted {wanted[:8]}); copy the same file to every machine"
+        )
 
 
 LOCK = ".lock"

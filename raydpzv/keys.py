@@ -100,10 +100,16 @@ class DirectionSeeds:
         if not (0 <= party < _PARTIES and 0 <= first < _STEPS and last < _PERTURBATIONS):
             raise _no_direction(party, first, last)
         steps = np.arange(first, first + _SEEDS_TOGETHER, dtype=np.uint64)[:, None]
-        packed = np.uint64(party << STEP_BITS) | steps
-        packed = (packed << np.uint64(PERTURBATION_BITS)) | np.arange(self._perturbations, dtype=np.uint64)
-        before, after = (np.uint64(word) for word in self._words)
-        return _splitmix_of(packed ^ before) ^ after
+        return direction_seeds(self._words, party, steps, np.arange(self._perturbations, dtype=np.uint64))
+
+
+def direction_seeds(
+    words: tuple[int, int], party: int, steps: npt.NDArray[np.uint64], perturbations: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Return `direction_seed` of many steps and perturbations, given the run's two key words; arrays broadcast."""
+    packed = np.uint64(party << STEP_BITS) | steps
+    before, after = (np.uint64(word) for word in words)
+    return _splitmix_of((packed << np.uint64(PERTURBATION_BITS) | perturbations) ^ before) ^ after
 
 
 def _no_direction(party: int, step: int, perturbation: int) -> InputError:
@@ -125,9 +131,22 @@ def step_seed(key: Key, party: int, step: int) -> int:
     for value, bits, name in ((party, PARTY_BITS, "party"), (step, STEP_BITS, "step")):
         if not 0 <= value < 1 << bits:
             raise InputError(f"{name} {value} is outside 0..2^{bits}-1: no step seed for it")
-    before, after = (word >> PERTURBATION_BITS for word in _words(key / "step"))
+    before, after = step_words(key)
     packed = (party << STEP_BITS) | step
     return (_splitmix(packed ^ before, PARTY_BITS + STEP_BITS) ^ after) << PERTURBATION_BITS
+
+
+def step_words(key: Key) -> tuple[int, int]:
+    """Return the two key words of a run's step seeds, of 54 bits."""
+    before, after = _words(key / "step")
+    return before >> PERTURBATION_BITS, after >> PERTURBATION_BITS
+
+
+def step_seeds(words: tuple[int, int], party: int, steps: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return `step_seed` of many steps, given the run's two key words."""
+    before, after = (np.uint64(word) for word in words)
+    packed = np.uint64(party << STEP_BITS) | steps
+    return (_splitmix_of(packed ^ before, PARTY_BITS + STEP_BITS) ^ after) << np.uint64(PERTURBATION_BITS)
 
 
 def perturbation_seeds(steps: npt.ArrayLike, perturbations: npt.ArrayLike) -> npt.NDArray[np.uint64]:
@@ -142,6 +161,13 @@ def perturbation_seeds(steps: npt.ArrayLike, perturbations: npt.ArrayLike) -> np
             f"perturbation {numbers.max()} is outside 0..2^{PERTURBATION_BITS}-1: no seed for it"
         )
     return _splitmix_of(np.asarray(steps, np.uint64) | numbers)
+
+
+def pool_seeds(key: Key, count: int) -> npt.NDArray[np.uint64]:
+    """Return the seeds of a run's pool, different ones, uint64 [count], ascending."""
+    own = key / "pool"
+    found = [direction_seed(own, SERVER_PARTY, number) for number in range(count)]
+    return np.sort(np.array(found, np.uint64))
 
 
 def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
@@ -164,11 +190,12 @@ def _words(key: Key) -> tuple[int, int]:
 _GOLDEN, _ROUNDS, _LAST_SHIFT = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
 
 
-def _splitmix_of(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """`_splitmix` of many 64-bit words."""
-    x = x + np.uint64(_GOLDEN)
+def _splitmix_of(x: npt.NDArray[np.uint64], bits: int = 64) -> npt.NDArray[np.uint64]:
+    """`_splitmix` of many words."""
+    mask = np.uint64((1 << bits) - 1)
+    x = (x + np.uint64(_GOLDEN)) & mask
     for shift, factor in _ROUNDS:
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        x = ((x ^ (x >> np.uint64(shift))) * np.uint64(factor)) & mask
     return x ^ (x >> np.uint64(_LAST_SHIFT))
 
 

@@ -127,6 +127,7 @@ METHODS = Registry(
         "mezo": f"{_HORIZONTAL}.mezo:MEZO",
         "feedsign": f"{_HORIZONTAL}.feedsign:FEEDSIGN",
         "fzoo": f"{_HORIZONTAL}.fzoo:FZOO",
+        "fedkseed": f"{_HORIZONTAL}.fedkseed:FEDKSEED",
         "uldp_zo": f"{_HORIZONTAL}.uldp_zo:ULDP_ZO",
         "fedavg": f"{_HORIZONTAL}.fedavg:FEDAVG",
         "fedcom": f"{_HORIZONTAL}.fedavg:FEDCOM",

@@ -93,6 +93,7 @@ COMMANDS: dict[str, type[options.Options]] = {
     "submit": options.SubmitCommand,
     "replay": options.ReplayCommand,
     "step": options.StepCommand,
+    "export": options.ExportCommand,
     "audit": options.AuditCommand,
     "report": options.ReportCommand,
     "publish": options.PublishCommand,

@@ -157,6 +157,8 @@ class CompareCommand(Execution):
     out: Path | None = None
     """Folder to write or to resume [default: runs/compare-...]"""
     explain: Explain = False
+    latex: bool = False
+    """Print the table alone on stdout, as LaTeX with medians and ranges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,17 +339,36 @@ class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand(Options):
-    """Rebuild a run's models, at its end or at any update, from its ledger or its rows; check every bit."""
+    """Rebuild the models of a run folder or a seed file; check every bit. Of a folder also at any update."""
 
     run: Annotated[Path, Argument()]
-    """Run folder."""
+    """Run folder, or seed file (docs/seed-file.md)."""
     at: int | None = None
     """Stop after this many updates."""
     client: str | None = None
     """Only this client's model: its number, or its party's name."""
     moved: Moved = None
+    weights: Path | None = None
+    """Of a seed file: the weights that the training started from (.safetensors, .pt)."""
     out: Path | None = None
-    """File (.npz) for the parameters."""
+    """File for the parameters: .npz, or of a seed file .safetensors with the names of its tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(Options):
+    """Write a run's weights for other libraries: all of them in one file, or the adapters as peft loads them."""
+
+    run: Annotated[Path, Argument()]
+    """Run folder."""
+    out: Path
+    """File NAME.safetensors to write; with --format peft, a folder."""
+    format: str = "safetensors"
+    """safetensors (all weights, adapters merged) or peft (adapters and modules_to_save alone)."""
+    party: str | None = None
+    """Party of a vertical run: its number, its name, or server."""
+    at: int | None = None
+    """Model after this many updates [default: all]."""
+    moved: Moved = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,16 +427,27 @@ class ReportCommand(Options):
     """Folder for the report of several runs."""
     operator: bool = False
     """Include what must not leave a private run: losses, accuracies, rows."""
+    format: str = "png"
+    """Form of the pictures: png, pdf or svg."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
-    """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε."""
+    """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε. With
+    --compact, write a run's models to a seed file."""
 
     run: Annotated[Path, Argument()]
     """Run folder."""
-    out: Path
-    """Folder to write or to replace."""
+    out: Path | None = None
+    """Folder to write or to replace; with --compact the seed file [default: run.seeds]."""
+    compact: bool = False
+    """Write one file of kilobytes that rebuilds the models: first weights, seeds and scalars (docs/seed-file.md)."""
+    scalars: str | None = None
+    """With --compact: float32, float16 (may round) or sign [default: the smallest that keeps every bit]."""
+    client: str | None = None
+    """With --compact: only this client's model of a vertical run: its number, or its party's name."""
+    weights: Path | None = None
+    """With --compact: a file of first weights that readers have [default: model.weights]."""
     quiet: Quiet = False
 
 

@@ -14,7 +14,7 @@ from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import STOPPED
 from raydpzv.files import as_json as json_text
 from raydpzv.report.comparison_table import Compared, table
-from raydpzv.report.comparison_text import console_report, heads_line, summary_report
+from raydpzv.report.comparison_text import console_report, heads_line, paper_table, summary_report
 from raydpzv.sim.interfaces import Status
 from scenarios.display import INTERVAL, Bar, Display
 from scenarios.progress import limit_of, score
@@ -96,9 +96,18 @@ def _line(planned: Planned, status: Status) -> str:
 
 
 def show_comparison(
-    comparison: Comparison, folder: Path, compared: Compared, *, as_json: bool, explain: bool
+    comparison: Comparison,
+    folder: Path,
+    compared: Compared,
+    *,
+    as_json: bool,
+    explain: bool = False,
+    latex: bool = False,
 ) -> None:
-    """Print what a comparison comes to: a screen of it or, with `explain`, all; or the lines of its table as JSON."""
+    """Print what a comparison comes to: a screen of it or, with `explain`, all; or its table alone as JSON or LaTeX."""
+    if latex:
+        print(paper_table(compared, comparison.targets), end="")
+        return
     if as_json:
         lines = table(compared.runs, compared.curves, comparison.targets).to_pylist()
         rows = {"runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}

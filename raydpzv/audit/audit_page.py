@@ -15,7 +15,7 @@ from raydpzv.errors import InputError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import plots, text
-from raydpzv.report.page import rendered, write_pictures
+from raydpzv.report.page import embedded, rendered, write_pictures
 from raydpzv.report.plots import ReportFigure, chart
 from raydpzv.report.table import text_grid
 
@@ -25,6 +25,7 @@ def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], o
     try:
         (out / "plots").mkdir(parents=True, exist_ok=True)
         write_atomically(out / "audit.json", as_json({"run": str(run)} | dict(finding.facts)).encode())
+        write_pictures(out / "plots", pictures)
         page = rendered(
             "audit",
             title=f"Audit of {run.name}",
@@ -32,7 +33,7 @@ def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], o
             finding=finding,
             found=text_grid(finding.heads, finding.rows),
             holds=finding.verdict == NOT_FALSIFIED,
-            pictures=write_pictures(out / "plots", pictures),
+            pictures=[embedded(picture) for picture in pictures],
         )
         write_atomically(out / "audit.html", page.encode())
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -137,13 +138,19 @@ def carry_out(comparison: Comparison, folder: Path, pool: PoolOptions, watched: 
     return compared
 
 
-def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
+def write(
+    comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None, form: str = "png"
+) -> Path:
     """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
     from raydpzv.report.comparison_page import About, write_comparison
 
-    plan = (folder / PLAN).read_text(encoding="utf-8")
-    about = About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads)
-    return write_comparison(out or folder, compared, about)
+    plan, start = (folder / PLAN).read_text(encoding="utf-8"), out or folder
+    found = {run: folder / "runs" / run / "report.html" for run in compared.runs["run"].to_pylist()}
+    pages = {
+        run: Path(os.path.relpath(page, start)).as_posix() for run, page in found.items() if page.is_file()
+    }
+    about = About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads, pages)
+    return write_comparison(start, compared, about, form)
 
 
 def report(
@@ -152,13 +159,17 @@ def report(
     *,
     moved: Sequence[str] = (),
     operator: bool = False,
+    form: str = "png",
 ) -> Path:
     """Write the page and pictures of runs, or of one comparison that may still be running; return the page.
 
+    Of a comparison, the page of each finished run is written too, into the run's folder.
+
     runs: finished runs or folders. out: the folder of a report of several. moved: where data are now, see
-    `RunFolder.open`. operator: include what must not leave a private run. Raises InputError.
+    `RunFolder.open`. operator: include what must not leave a private run. form: of the pictures, "png", "pdf" or "svg".
+    Raises InputError.
     """
-    from raydpzv.report.page import write_report
+    from raydpzv.report.page import write_page, write_report
 
     listed: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
     folders = [folder_of(run, "report") for run in listed]
@@ -167,5 +178,9 @@ def report(
         if len(folders) > 1:
             raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
         plan = read_comparison(folders[0] / PLAN, moved)
-        return write(plan, folders[0], collect(plan, folders[0]), place)
-    return write_report(folders, place, moved=moved, operator=operator)
+        found = collect(plan, folders[0])
+        for run in found.runs.to_pylist():
+            if run["status"] == "done":
+                write_page([folders[0] / "runs" / run["run"]], moved=moved, operator=operator)
+        return write(plan, folders[0], found, place, form)
+    return write_report(folders, place, moved=moved, operator=operator, form=form)

@@ -18,6 +18,7 @@ import numpy as np
 
 from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.discriminant import discriminant
+from raydpzv.engine.kept_directions import KeptDirections
 from raydpzv.engine.ranking import areas, balanced_accuracy
 from raydpzv.engine.scores import with_own
 from raydpzv.engine.split_model import (
@@ -40,8 +41,6 @@ from raydpzv.zo.update import Step, Steps
 
 EVALUATED_ROWS = 512
 """Held-out rows per call: bounds the activations' memory."""
-KEPT_FLOATS = 1 << 23
-"""Elements of an upload's directions up to which they are kept for the step along them: 32 MiB a client."""
 _NO_NOISE = np.empty(0, np.float32)
 
 
@@ -115,30 +114,6 @@ def _descend_along(own: _Parameters, steps: Steps, momentum: float, law: int) ->
     _zeroth_order_steps(own.flat, own.velocity, all_of_them, float(momentum), law)
 
 
-class _Directions:
-    """The directions u of a party's last upload before their factors: float32 [P, d] and float64 [P], by their seeds.
-
-    Of more than `KEPT_FLOATS` elements none is kept: there is room for one at a time.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size, self._seeds = size, np.empty(0, np.uint64)
-        self.z, self.factors = np.empty((0, size), np.float32), np.empty(0)
-
-    def made(self, seeds: np.ndarray) -> bool:
-        """Return whether these are the ones that are kept."""
-        return len(self.z) == len(seeds) and np.array_equal(seeds, self._seeds)
-
-    def room(self, seeds: np.ndarray) -> np.ndarray:
-        """Return where to make these, [P or 1, d]; `factors` has room for theirs."""
-        count = len(seeds)
-        if len(self.factors) != count:
-            keeps = 0 < count * self._size <= KEPT_FLOATS
-            self.z, self.factors = np.empty((count if keeps else 0, self._size), np.float32), np.empty(count)
-        self._seeds = seeds
-        return self.z if len(self.z) else np.empty((1, self._size), np.float32)
-
-
 class CompiledBottom:
     """A bottom model at its client's features [D, ...] and [N, ...]; see `raydpzv.engine.split_model.Bottom`."""
 
@@ -156,7 +131,7 @@ class CompiledBottom:
         self._law = LAWS[training.rule.law] if training.rule else 0
         self._x_train, self._x_test = _flattened(x_train), _flattened(x_test)
         self._acts: np.ndarray | None = None
-        self._directions = _Directions(network.size)
+        self._directions = KeptDirections(network.size)
 
     @property
     def size(self) -> int:

@@ -262,7 +262,7 @@ def _descend(flat, velocity, gradient, lr, momentum):  # type: ignore[no-untyped
 
 
 @compiled
-def _direction(z, seed, law):  # type: ignore[no-untyped-def]
+def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
     """Fill z float32 [d] with a direction before its factor, and return that: 1, or √d / ‖z‖ on the sphere."""
     size = z.shape[0]
     if law == _RADEMACHER:
@@ -282,6 +282,13 @@ def _direction(z, seed, law):  # type: ignore[no-untyped-def]
     for i in range(lanes.shape[0]):
         total += lanes[i]
     return math.sqrt(size / total)
+
+
+@compiled
+def add_along(out, x, z, coefficient):  # type: ignore[no-untyped-def]
+    """out[i] = x[i] + coefficient · z[i], one rounding for the product and one for the sum; out may be x."""
+    for i in range(x.shape[0]):
+        out[i] = x[i] + coefficient * z[i]
 
 
 @compiled
@@ -355,7 +362,7 @@ def embed_along(source, ids, net, directions, limit, out):  # type: ignore[no-un
     for p in range(seeds.shape[0]):
         of = z[min(p, z.shape[0] - 1)]
         if not made:
-            factors[p] = _direction(of, seeds[p], law)
+            factors[p] = make_direction(of, seeds[p], law)
         for a in range(amounts.shape[0]):
             c = _f32(amounts[a] * factors[p])
             for i in range(flat.shape[0]):
@@ -409,7 +416,7 @@ def _zeroth_order_step(flat, velocity, step, momentum, law):  # type: ignore[no-
             velocity[i] *= beta
     for p in range(count):
         amount = -scalars[p] / count if moving else lr * scalars[p] / count
-        factor = _direction(z, seeds[p], law)
+        factor = make_direction(z, seeds[p], law)
         c = _f32(amount * factor)
         for i in range(flat.shape[0]):
             target[i] -= c * z[i]
@@ -620,7 +627,7 @@ def zeroth_order_head(table, batch, net, learning, direction):  # type: ignore[n
     seed, law, ahead, behind = direction
     rows, acts, none = batch[1].shape[0], _activations(net, batch[1].shape[0]), np.empty(0, np.float32)
     z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
-    factor = _direction(z, seed, law)
+    factor = make_direction(z, seed, law)
     losses, slopes = np.empty(rows, np.float64), np.zeros(rows, np.float64)
     for sign, amount in ((1.0, ahead), (-1.0, behind)):
         c = _f32(amount * factor)
@@ -767,7 +774,7 @@ def points_along(flat, seeds, law, amount, points):  # type: ignore[no-untyped-d
     """w + amount · u_p of every seed to points [P, d]: the bits of `raydpzv.zo.directions.Direction.add_to`."""
     z = np.empty(flat.shape[0], np.float32)
     for p in range(seeds.shape[0]):
-        c = _f32(amount * _direction(z, seeds[p], law))
+        c = _f32(amount * make_direction(z, seeds[p], law))
         for i in range(flat.shape[0]):
             points[p, i] = flat[i] + c * z[i]
 
@@ -852,7 +859,7 @@ def inner_products(gradient, seeds, law, out):  # type: ignore[no-untyped-def]
     """<g, u_p> of every seed to out float64 [P], u_p with the bits of `raydpzv.zo.directions.Direction.values`."""
     z = np.empty(gradient.shape[0], np.float32)
     for p in range(seeds.shape[0]):
-        factor = _f32(_direction(z, seeds[p], law))
+        factor = _f32(make_direction(z, seeds[p], law))
         total = 0.0
         for i in range(gradient.shape[0]):
             total += _f64(gradient[i]) * _f64(z[i] * factor)

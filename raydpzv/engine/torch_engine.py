@@ -16,6 +16,7 @@ import torch
 from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.embedding_cache import EmbeddingCache
 from raydpzv.engine.head import Head, copied
+from raydpzv.engine.kept_directions import TorchDirections
 from raydpzv.engine.split_model import (
     Ages,
     BottomTraining,
@@ -31,6 +32,7 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
 from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.joint_forward import JointForward
 from raydpzv.zo.perturbation import perturbation, slope
 from raydpzv.zo.update import Descent, Step, Steps
 
@@ -53,7 +55,9 @@ class TorchBottom:
         self._layers: _LayerHooks | None = None
         if training.rule is not None:
             self._perturb = perturbation(model.module, model.flat, model.offsets)
-            self._zeroth_order = Descent(model.flat, training.rule)
+            self._joint = JointForward(model.module, model.offsets)
+            self._zeroth_order = Descent(model.flat, training.rule.on(model.shapes))
+            self._directions = TorchDirections(self._zeroth_order)
         if training.descent is not None:
             self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)
 
@@ -77,10 +81,10 @@ class TorchBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        assert self._training.rule is not None
-        x, law = self._rows(ids), self._training.rule.law
-        directions = [Direction(int(seed), self.size, law) for seed in seeds]
+        x, directions = self._rows(ids), self._directions.of(np.array(seeds, np.uint64))
         with torch.no_grad():
+            if self._joint.usable(directions, x):
+                return np.stack([self._jointly(x, directions, a) for a in amounts])
             return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
 
     def forward(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
@@ -109,7 +113,7 @@ class TorchBottom:
         )
 
     def descend(self, steps: Steps) -> None:
-        self._zeroth_order.apply(steps)
+        self._directions.descend(steps)
 
     def state(self) -> np.ndarray:
         return torch.stack(self._vectors()).detach().cpu().numpy()
@@ -137,6 +141,16 @@ class TorchBottom:
             return self._embedding(x).cpu().numpy()
         with self._perturb.at(direction, amount):
             return self._embedding(x).cpu().numpy()
+
+    def _jointly(self, x: torch.Tensor, directions: Sequence[Direction], amount: float) -> np.ndarray:
+        """Return embeddings at w + amount · u_p, [P, B, E]."""
+        if not amount:
+            return np.stack([self._embedding(x).cpu().numpy()] * len(directions))
+        step, found = self._joint.block(directions), []
+        for first in range(0, len(directions), step):
+            points = self._joint.points(directions[first : first + step], amount)
+            found += [self._clipped(values_BE) for values_BE in self._joint.scores(points, x)]
+        return torch.stack(found).cpu().numpy()
 
     def _embedding(self, x: torch.Tensor, noise: LayerNoise | None = None) -> torch.Tensor:
         if noise is None:

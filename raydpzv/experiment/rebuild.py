@@ -20,6 +20,7 @@ from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.local_session import one_thread
+from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import compare, released
 from raydpzv.experiment.resuming import (
     check_recomputable,
@@ -251,7 +252,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     if spec.one_model:
         raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
     experiment = cast(PreparedVertical, prepared_again(spec, folder))
-    unchecked = _check_what_can_be(experiment, folder)
+    unchecked = check_possible(experiment, folder)
     check_recomputable(experiment, path)
     if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):
         raise NotRecomputable(f"{path}: {why}")
@@ -263,7 +264,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     return Replayed(models, updates, check_models(rows, models, updates), digest, unchecked)
 
 
-def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
+def check_possible(experiment: Prepared, folder: RunFolder) -> str:
     """Check scenario and data; return what cannot be checked, since a copy lacks the operator's file.
 
     A replay may do without: it compares every loss, which other training rows would change.

@@ -135,12 +135,12 @@ class PreparedVertical(Prepared):
             return party
         if party is None:
             raise InputError(
-                f"state_dict: each party has a model; give party={', '.join(map(repr, self.spec.party_names)) or 0} or "
+                f"party: each party has a model; give party={', '.join(map(repr, self.spec.party_names)) or 0} or "
                 '"server"'
             )
-        client = client_number(str(party), self.spec.party_names, "state_dict: party")
+        client = client_number(str(party), self.spec.party_names, "party")
         if not 0 <= client < len(self.clients):
-            raise InputError(f"state_dict: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
+            raise InputError(f"party: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
         return f"client {client}"
 
     def flat_model(self, name: str) -> FlatModel:

@@ -81,9 +81,11 @@ class UpdateRule:
     rule: law of the directions, momentum and its form; lr: step size of each update, and perturbations: pairs per
     upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
     shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
-    directions follow (`keys.perturbation_seeds`); else each is a direction's own. answer: of vertical methods, the
-    message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q; average: the share of
-    the ledger's planned updates, the last ones, whose iterates' mean is the model (`raydpzv.methods.model_averaging`).
+    directions follow (`keys.perturbation_seeds`); else each is a direction's own. pool: how many seeds there are for
+    all directions, so that the model follows from one sum each (`replica.PooledReplica`); 0: no pool. answer: of
+    vertical methods, the message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q;
+    average: the share of the ledger's planned updates, the last ones, whose iterates' mean is the model
+    (`raydpzv.methods.model_averaging`).
     """
 
     rule: Rule
@@ -91,6 +93,7 @@ class UpdateRule:
     perturbations: int = 1
     secret_seeds: bool = False
     step_seeds: bool = False
+    pool: int = 0
     answer: Callable[[np.ndarray], Body] = Slopes
     gathered: int = 1
     average: float | None = None

@@ -13,7 +13,7 @@ from raydpzv.keys import Key, perturbation_seeds, shifted
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.model_averaging import ModelAverage
 from raydpzv.zo.update import Descent, Rule, Step
-from raydpzv.zo.vectors import Vector, as_array, assign
+from raydpzv.zo.vectors import Vector, as_array, assign, copied
 
 
 class UpdateSource(Protocol):
@@ -80,10 +80,14 @@ class Replica:
         if self._step_seeds:
             mine = replace(mine, seed=perturbation_seeds(mine.seed, mine.perturbation))
         for update in mine.each() if tail else (mine,):
-            self.apply_steps(list(self._steps(update)))
+            self._take(update)
             if tail and tail.covers(update.last):
                 tail.add(as_array(self.x))
         self.version = updates.last
+
+    def _take(self, updates: Slice) -> None:
+        """Move the model by updates, whose seeds are those of directions."""
+        self.apply_steps(list(self._steps(updates)))
 
     def _steps(self, updates: Slice) -> Iterator[Step]:
         """Yield the steps of updates; one that anchors takes all its pairs at the same model, so that they are one."""
@@ -123,3 +127,68 @@ class Replica:
     def fork(self) -> Descent:
         """Return a descent that continues alone from here, for local steps that are dropped afterwards."""
         return self.descent.copy()
+
+
+class SeedSums:
+    """What the updates of a ledger come to along each of a pool's seeds (FedKSeed's scalar gradient accumulators).
+
+    seeds: uint64 [n], ascending. values: float32 [n]; each entry of the ledger adds the float32 of η s / P to its
+    seed's, one after the other.
+    """
+
+    def __init__(self, seeds: np.ndarray) -> None:
+        self.seeds, self.values = seeds, np.zeros(len(seeds), np.float32)
+
+    def add(self, updates: Slice) -> None:
+        """Add updates. Raises RunError for a seed outside the pool."""
+        places = np.searchsorted(self.seeds, updates.seed)
+        if not np.array_equal(self.seeds[places % len(self.seeds)], updates.seed):
+            raise RunError(
+                "the ledger has a seed that is not of this run's pool: it is the ledger of another run"
+            )
+        amounts = [lr * scalars.astype(np.float64) / len(scalars) for _, scalars, lr in updates.steps()]
+        np.add.at(self.values, places, np.concatenate([np.zeros(0), *amounts]).astype(np.float32))
+
+    @property
+    def step(self) -> Step:
+        """The one step from the model before update 1: x_0 - Σ_j A_j u_j, over sums that are not 0, by ascending seed.
+
+        Its size is the number of terms, by which a step is divided.
+        """
+        used = np.flatnonzero(self.values)
+        return Step(self.seeds[used], self.values[used], float(len(used)))
+
+
+class PooledReplica(Replica):
+    """A model that is made again from its first values and the sums of a pool's seeds after every range of updates.
+
+    Its bits depend on the sums alone, so that who has them needs none of the updates. pool: seeds, uint64 [n].
+    """
+
+    def __init__(self, x: Vector, rule: Rule, *, pool: np.ndarray, threads: int = 1) -> None:
+        super().__init__(x, rule, threads=threads)
+        self._first, self._sums = copied(x), SeedSums(pool)
+
+    def _take(self, updates: Slice) -> None:
+        self._sums.add(updates)
+        assign(self.x, as_array(self._first))
+        self.apply_steps([self._sums.step])
+
+    def state(self) -> np.ndarray:
+        """Return a copy of the parameters, and of the sums in as many rows as they fill: float32 [1 + V, d]."""
+        sums, size = self._sums.values, len(self.x)
+        rows = np.zeros((-(-len(sums) // size), size), np.float32)
+        rows.ravel()[: len(sums)] = sums
+        return np.concatenate([as_array(self.x)[None], rows])
+
+    def adopt(self, state: np.ndarray, version: int) -> None:
+        assign(self.x, state[0])
+        self._sums.values[:] = state[1:].ravel()[: len(self._sums.values)]
+        self.version = version
+
+    def twin(self) -> PooledReplica:
+        twin = PooledReplica(
+            copied(self._first), self.descent.rule, pool=self._sums.seeds, threads=self._threads
+        )
+        twin.adopt(self.state(), self.version)
+        return twin

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from raydpzv.errors import DataError, InputError, SpecError, missing, suggest
+from raydpzv.files import check_same
 from raydpzv.foreign import call, is_foreign, resolve
 from raydpzv.lazy_import import torch
 
+_SHAPES_ALONE: ContextVar[bool] = ContextVar("shapes_alone", default=False)
 _TORCH = (".pt", ".pth", ".bin")
 _NAMED = 5
+NOWHERE_ELSE: Mapping[str, str | None] = MappingProxyType({})
+"""Digests of no files: no other machine has sent the scenario."""
+_IN_FLOAT32 = "torch.float64, wanted torch.float32"
+_CLASS = re.compile(r"GLOBAL ([\w.]+)")
+"""The class that a file of weights may not hold, in torch's error."""
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Inside, models are built for their shapes alone, and no weights are read."""
+    before = _SHAPES_ALONE.set(True)
+    try:
+        yield
+    finally:
+        _SHAPES_ALONE.reset(before)
+
+
+def shapes_alone() -> bool:
+    """Return whether this is inside `without_weights`."""
+    return _SHAPES_ALONE.get()
 
 
 def read_weights(word: str) -> dict[str, torch.Tensor]:
@@ -37,15 +64,21 @@ def read_weights(word: str) -> dict[str, torch.Tensor]:
 
 
 def with_weights(
-    module: torch.nn.Module, word: str | None, partial: bool | None, title: str
+    module: torch.nn.Module,
+    word: str | None,
+    partial: bool | None,
+    title: str,
+    files: Mapping[str, str | None] = NOWHERE_ELSE,
 ) -> torch.nn.Module:
     """Give a module these weights and return it; word: as of `read_weights`, None for none.
 
-    A tied parameter needs one of its names. partial: parameters and buffers that `word` lacks stay as they are. Raises
-    DataError, which names what is missing, unexpected or of another shape.
+    A tied parameter needs one of its names. partial: parameters and buffers that `word` lacks stay as they are. files:
+    digests that files have on the machine which sent the scenario. Raises DataError, which names what is missing,
+    unexpected or of another shape.
     """
-    if word is None:
+    if word is None or shapes_alone():
         return module
+    check_same(Path(word), files.get(word))
     found = read_weights(word)
     wanted = {
         name: tensor
@@ -65,6 +98,8 @@ def with_weights(
     }
     if said := "; ".join(f"{kind}: {_listed(names)}" for kind, names in complaints.items() if names):
         cure = "; partial_weights = true draws what is missing from the seed" if complaints["missing"] else ""
+        if any(fault.endswith(_IN_FLOAT32) for fault in complaints["wrong"]):
+            cure += "; convert them: {name: value.float() for name, value in weights.items()}"
         raise DataError(f"{title}: the weights of {word} do not fit ({said}){cure}")
     for names in tied.values():
         values = [found[name] for name in names if name in found]
@@ -128,7 +163,12 @@ def _of_file(path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:  # each library and version raises others
-        text = " ".join(str(error).split())[:200]
+        if isinstance(error, pickle.UnpicklingError) and (named := _CLASS.search(str(error))):
+            raise DataError(
+                f'model.weights: "{path}" holds an object of {named[1]} beside tensors, which is not loaded; save '
+                "model.state_dict() alone"
+            ) from None
+        text = " ".join(str(error).split()).partition(". ")[0]
         raise DataError(
             f'model.weights: "{path}" cannot be read as tensors alone ({type(error).__name__}: {text}); if it is cut '
             "off, restore it from a copy; if it holds other objects, save model.state_dict() alone"

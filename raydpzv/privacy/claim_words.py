@@ -191,6 +191,15 @@ def judge(
     return Verdict(found, bool(proved) and not reason, lead, bounds.strip(), tuple(asides), tuple(caveats))
 
 
+def smallest(claims: Sequence[Claim]) -> tuple[str, str]:
+    """Return the smallest useful ε and against whom it is proved, in words; ("", "") without one."""
+    good = [c for c in claims if useful(c) and c["adversary"] != PAPER]
+    if not good:
+        return "", ""
+    least = min(map(epsilon_of, good))
+    return _figure(least), _named([c["adversary"] for c in good if epsilon_of(c) == least], good)
+
+
 def stated(summary: Mapping[str, Any]) -> Verdict:
     """Return the verdict of a run's summary: private only where it says so and a useful ε is among its claims."""
     said = str(summary.get("privacy_verdict") or "")

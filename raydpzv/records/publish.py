@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
 from raydpzv.config.paths import PATHS, each_path
@@ -50,7 +51,7 @@ def publish(path: Path, out: Path, check: Callable[[RunFolder], None], progress:
     may leave or `out` holds anything else, DataError if the run's folder is damaged.
     """
     folder = RunFolder.open(path)
-    what = _publication(folder)
+    what = publication_of(folder)
     fresh = _check_out(out, what)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
@@ -64,16 +65,11 @@ def publish(path: Path, out: Path, check: Callable[[RunFolder], None], progress:
     return RunFolder.open(out)
 
 
-def _publication(folder: RunFolder) -> Publication:
-    """Return what may leave. Raises InputError where nothing may."""
+def publication_of(folder: RunFolder) -> Publication:
+    """Return what may leave of a run. Raises InputError where nothing may."""
     if folder.published:
         raise InputError(f"{folder.path}: is what was published of a run already; copy it as it is")
-    summary, environment = folder.summary(), folder.environment()
-    if summary.get("status") != "done":
-        raise InputError(
-            f"{folder.path}: the run has not come to its end ({shown(str(summary.get('stopped_by')))}), and only a "
-            "finished one is published; continue it, or run it again"
-        )
+    summary, environment = finished(folder), folder.environment()
     if not withheld(summary):
         reason = str(summary.get("private_reason") or "the summary gives no reason").removeprefix(
             "NOT PRIVATE: "
@@ -85,6 +81,17 @@ def _publication(folder: RunFolder) -> Publication:
             f"{folder.path}: no finite ε is proved against anyone who sees its ledger, so nothing of it may leave"
         )
     return found
+
+
+def finished(folder: RunFolder) -> dict[str, Any]:
+    """Return a finished run's summary. Raises InputError for another run."""
+    summary = folder.summary()
+    if summary.get("status") != "done":
+        raise InputError(
+            f"{folder.path}: the run has not come to its end ({shown(str(summary.get('stopped_by')))}), and only a "
+            "finished one is published; continue it, or run it again"
+        )
+    return summary
 
 
 def _check_out(out: Path, what: Publication) -> bool:
@@ -104,12 +111,7 @@ def _identity(summary: dict[str, object]) -> tuple[object, ...]:
 
 
 def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress) -> RunFolder:
-    models, rows = folder.models(), {"model": folder.rows()["model"]}
-    recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist()}
-    if {party: sha256(x) for party, x in models.items()} != recorded:
-        raise DataError(
-            f"{folder.path}: models.npz does not hold the models on record; restore it from a copy"
-        )
+    models, rows = models_on_record(folder), {"model": folder.rows()["model"]}
     append_rows(made, rows)
     write_models(made, models)
     first = folder.first_models()
@@ -125,6 +127,17 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
         with Ledger.open(folder.ledger) as ledger:
             _copy(ledger, published.ledger, progress)
     return published
+
+
+def models_on_record(folder: RunFolder) -> dict[str, np.ndarray]:
+    """Return a run's final models. Raises DataError if they are not those that its rows name."""
+    models = folder.models()
+    recorded = {row["party"]: row["sha256"] for row in folder.rows()["model"].to_pylist()}
+    if {party: sha256(x) for party, x in models.items()} != recorded:
+        raise DataError(
+            f"{folder.path}: models.npz does not hold the models on record; restore it from a copy"
+        )
+    return models
 
 
 def _copy(ledger: Ledger, to: Path, progress: Progress) -> None:

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from raydpzv.arrow_columns import array, numbers
 from raydpzv.records import metrics
 from raydpzv.report import plots, text
-from raydpzv.report.plots import ReportFigure
+from raydpzv.report.plots import Curve, Panel, ReportFigure
 from raydpzv.report.run_plots import clock_axis
 from raydpzv.report.run_tables import RunView
 from raydpzv.settings.party_names import label
@@ -62,7 +62,19 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
     caption = "Server rounds since a cached embedding was refreshed, at each use; first bin: age 0."
     if len(shown) < total:
         caption += f" Of {total:,} clients, the {len(shown)} with the highest mean age."
-    return ReportFigure("staleness_by_client", caption, figure)
+    if len(drawn) == 1:
+        bins = [(k, label(m, names), drawn[0][2][m].bins) for k, m in enumerate(shown)]
+    else:
+        bins = [(i, r.label, np.sum([c.bins for c in a], axis=0)) for i, r, a in drawn]
+    x, ticks = np.arange(used), [_age_words(k) for k in range(used)]
+    curves = [Curve(x, b[:used] / max(b.sum(), 1), plots.line(k), name, run=k) for k, name, b in bins]
+    panel = Panel("Age of used embeddings", "share of used rows", curves, "percent", "age (rounds)", ticks)
+    return ReportFigure("staleness_by_client", caption, figure, [panel])
+
+
+def _age_words(k: int) -> str:
+    """Return the ages in a bin."""
+    return str(k) if k < 2 else f"{2 ** (k - 1):,} to {2**k - 1:,}"
 
 
 def timeline(runs: Sequence[RunView]) -> ReportFigure | None:

@@ -1,16 +1,17 @@
-"""The report of a comparison: rows and table as files, pictures, and one self-contained HTML page.
+"""The report of a comparison: rows and table as files, pictures for papers, and one self-contained HTML page.
 
-Equal tables give equal files. The page asks nothing of a network and runs no script.
+Equal tables give equal files. The page asks nothing of a network, and runs the two scripts of every page alone.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
@@ -18,11 +19,12 @@ import pyarrow.parquet as pq
 from raydpzv.files import write_atomically
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
-from raydpzv.report.comparison_lines import FAILURES, lines
-from raydpzv.report.comparison_privacy import MEANING, compared_privacy
+from raydpzv.report import page_data
+from raydpzv.report.comparison_lines import FAILURES, Line, band, judged, lines
+from raydpzv.report.comparison_privacy import MEANING, compared_privacy, privacy_line
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, measures_of, table
-from raydpzv.report.page import rendered, write_pictures
-from raydpzv.report.plots import ReportFigure
+from raydpzv.report.page import as_data, rendered, write_pictures
+from raydpzv.report.plots import ReportFigure, check_form
 
 _NOT_DRAWN = {
     "accuracy_over_epsilon": "no noise is calibrated to an ε",
@@ -33,7 +35,14 @@ _NOT_DRAWN = {
     "bytes_to_target": "no line that sends anything reached a target with half of its runs",
     "seconds_to_target": "no line in which time passes reached a target with half of its runs",
 }
-"""The pictures in the page's order, and why one of that name can be missing."""
+"""The pictures, and why one of that name can be missing."""
+_AXES = {
+    "update": ("update", "updates"),
+    "time": ("time", "simulated seconds"),
+    "bytes": ("bytes", "bytes sent, up and down"),
+    "vector": ("vector_length", "numbers sent, per client"),
+}
+"""The x axes of the page's accuracy: the field of a curve, and its words."""
 
 
 @dataclass(frozen=True)
@@ -41,58 +50,94 @@ class About:
     """What a comparison's page says of its plan.
 
     plan: comparison.toml's text; targets: test accuracies, shares of 1; heads: why the methods' heads learn
-    differently, "" if they do not.
+    differently, "" if they do not. pages: where the page of a run is, seen from the comparison's, by the run's folder.
     """
 
     title: str
     plan: str
     targets: Sequence[float]
     heads: str = ""
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_comparison(folder: Path, compared: Compared, about: About) -> Path:
-    """Write `rows/*`, `table.*`, `plots/*.png` and `comparison.html` into `folder`; return the page.
+def write_comparison(folder: Path, compared: Compared, about: About, form: str = "png") -> Path:
+    """Write `rows/*`, `table.*`, `plots/*` and `comparison.html` into `folder`; return the page.
 
-    A picture that an earlier call left and this one has not is deleted.
+    form: of the pictures, "png", "pdf" or "svg". A picture that an earlier call left and this one has not is deleted.
     """
+    check_form(form)
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     (folder / "rows").mkdir(exist_ok=True)
     folded = table(compared.runs, compared.curves, about.targets)
     for name, rows in compared._asdict().items():
         _write_table(folder / "rows" / name, rows)
     _write_table(folder / "table", folded)
+    write_atomically(folder / "table.tex", words.paper_table(compared, about.targets).encode())
     found = _pictures(folded, compared, about.targets)
-    pictures = write_pictures(folder / "plots", [p for p in found.values() if p], set(found))
+    write_pictures(folder / "plots", [p for p in found.values() if p], set(found), form)
     missing = [
         (name.replace("_", " "), why if len(compared.curves) else "no run has come to its end")
         for name, why in _NOT_DRAWN.items()
         if found[name] is None
     ]
-    page = rendered("comparison", pictures=pictures, missing=missing, **_words(folded, compared, about))
+    words_of = _words(folded, compared, about)
+    page = rendered(
+        "comparison", missing=missing, form=form, drawn=sorted(filter(found.get, found)), **words_of
+    )
     write_atomically(folder / "comparison.html", page.encode())
     return folder / "comparison.html"
 
 
 def _words(folded: pa.Table, compared: Compared, about: About) -> dict[str, Any]:
-    """Return what the page says but for its pictures."""
+    """Return what the page says."""
     runs, curves, claims = compared
     targets = dict.fromkeys(about.targets)
+    budgets, privacy = (
+        (equal_bytes(curves, runs), equal_seconds(curves, runs)),
+        compared_privacy(claims, runs),
+    )
+    data = _data(lines(runs, curves))
     return {
+        "data": as_data(data),
+        "axes": data["axes"],
+        "groups": data["groups"],
+        "charts": data["charts"],
         "title": about.title,
         "plan": about.plan,
         "heads": words.heads_line(about.heads),
         "facts": _facts(runs),
-        "accuracy": words.accuracy_grid(
-            folded, equal_bytes(curves, runs), equal_seconds(curves, runs), measures_of(runs)
-        ),
+        "accuracy": words.page_grid(folded, budgets, about.targets, measures_of(runs)),
+        "runs": words.run_rows(runs, about.pages),
         "accuracy_note": words.ACCURACY_NOTE,
         "targets": [(words.target_title(t), words.target_grid(folded, t)) for t in targets],
         "target_note": words.TARGET_NOTE,
-        "privacy": compared_privacy(claims, runs),
+        "privacy": privacy,
+        "privacy_notes": [[privacy.notes[n - 1] for n in row.notes] for row in privacy.rows],
+        "privacy_line": privacy_line(claims, runs),
         "privacy_meaning": MEANING,
         "failures": words.failure_lines(runs),
         "warnings": words.warning_lines(runs, curves),
     }
+
+
+def _data(found: Sequence[Line]) -> dict[str, Any]:
+    """Return what the page's charts draw: each line is a run of the charts, with clocks of its own."""
+    tables = [{axis: _clock(line, of) for axis, (of, _) in _AXES.items()} for line in judged(found)[1]]
+    axes = {axis: said for axis, (_, said) in _AXES.items() if any(any(t[axis]) for t in tables)}
+    shown = [panel for panel in (plots.accuracy_panel(found), plots.cost_panel(found)) if panel]
+    groups = dict.fromkeys(curve.group for panel in shown for curve in panel.curves if curve.group != "*")
+    return {
+        "axes": axes or {"update": "updates"},
+        "groups": [*groups, *([""] if len(groups) > 1 else [])],
+        "tables": tables,
+        "charts": page_data.charts([ReportFigure("", "", None, shown)]),
+    }
+
+
+def _clock(line: Line, axis: str) -> list[float | int | None]:
+    """Return the medians of an x axis at the line's updates; nothing where no run has any."""
+    known = any(np.isfinite(getattr(curve, axis)).any() for curve in line.curves)
+    return page_data.numbers(band(line.curves, axis).x) if known else []
 
 
 def _facts(runs: pa.Table) -> str:

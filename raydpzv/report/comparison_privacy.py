@@ -93,6 +93,11 @@ class ComparedPrivacy:
         """The rows as text."""
         return grid(_COLUMNS, self.rows)
 
+    @property
+    def beside(self) -> Grid:
+        """The rows as text without numbers of notes, for a page that has the notes beside the rows."""
+        return grid(_COLUMNS[:-1], self.rows)
+
 
 def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
     """Return what is claimed for the lines with noise, and which lines have none."""

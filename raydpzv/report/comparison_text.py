@@ -27,6 +27,7 @@ from raydpzv.report.comparison_table import (
     table,
     target_name,
 )
+from raydpzv.report.latex import latex
 from raydpzv.report.table import Column, Grid, Mark, grid
 
 ACCURACY_NOTE = (
@@ -48,6 +49,14 @@ _MOST_WARNINGS = 3
 
 Row = Mapping[str, Any]
 Show = Callable[[float], str]
+
+
+def paper_table(compared: Compared, targets: Sequence[float]) -> str:
+    """Return the summary's table as LaTeX: medians over the seeds, with their ranges."""
+    runs, curves, _ = compared
+    budgets = (equal_bytes(curves, runs), equal_seconds(curves, runs))
+    found = summary_grid(table(runs, curves, targets), *budgets, measures_of(runs))
+    return latex(found, f"Test scores: {_TITLE}{_AIM if AIM in found.heads else ''}.", failures_line(runs))
 
 
 def summary_report(compared: Compared, targets: Sequence[float]) -> Group:
@@ -143,6 +152,80 @@ def accuracy_grid(folded: pa.Table, bytes_at: int, seconds_at: float, measures: 
     return grid([*columns, _median("staleness", "staleness", text.short)], rows)
 
 
+def page_grid(
+    folded: pa.Table,
+    budgets: tuple[int, float],
+    targets: Sequence[float],
+    measures: Sequence[str] = (),
+) -> Grid:
+    """Return one row of one line for each line, with its cost of each target; budgets: see `summary_grid`."""
+    rows, (bytes_at, seconds_at) = folded.to_pylist(), budgets
+    scores = ("accuracy", "best by validation", "ROC AUC", "PR AUC", "balanced accuracy", "concordance")
+    names = ("accuracy", "best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
+    columns = [_METHOD, Column("ε aimed at", lambda r: r["epsilon"], calibrated, value=_epsilon)]
+    columns += [Column("runs", lambda r: r["runs"]), Column("failed", _short, align="left", mark=_failed)]
+    for title, name in zip(scores, names, strict=True):
+        show = text.short if "roc" in name or "pr_" in name or name == "concordance" else text.percent
+        if name == "accuracy" or _scored(rows, name):
+            columns.append(_spread(title, name, show, " ({} to {})"))
+    columns += [_spread(name, name, text.short, " ({} to {})") for name in measures]
+    for target in dict.fromkeys(targets):
+        name, words = target_name(target), f"{100 * target:g} %"
+        if any(row[f"reached_{name}"] for row in rows):
+            columns.append(
+                _spread(f"bytes to {words}", f"bytes_{name}", partial(_cost, show=bytes_text), " ({} to {})")
+            )
+    if bytes_at:
+        columns.append(_spread(f"at {text.size(bytes_at)}", "equal_bytes", text.percent, " ({} to {})"))
+    if not math.isnan(seconds_at):
+        title = f"at {seconds_text(seconds_at)}"
+        columns.append(_spread(title, "equal_seconds", text.percent, " ({} to {})"))
+    columns += [_median("bytes up", "bytes_up", bytes_text), _median("bytes down", "bytes_down", bytes_text)]
+    columns.append(_median("updates", "updates", text.number))
+    if not math.isnan(seconds_at):
+        columns.append(_median("seconds", "seconds", seconds_text))
+    return grid([*columns, _median("staleness", "staleness", text.short)], rows)
+
+
+def run_rows(runs: pa.Table, pages: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what a page says of each run: its line, its end in a word, its accuracy, and where its page is."""
+    return [
+        {
+            "name": named(row["label"], row["epsilon"]),
+            "seed": row["seed"],
+            "outcome": short_outcome(row["outcome"]),
+            "failed": row["outcome"] in FAILURES,
+            "accuracy": text.percent(row["accuracy"]),
+            "reason": shown(row["reason"]) if row["reason"] else "",
+            "folder": f"runs/{row['run']}",
+            "page": pages.get(row["run"], ""),
+        }
+        for row in runs.to_pylist()
+    ]
+
+
+_SHORT = {"constant prediction": "constant", "one class' share": "one class", "ended early": "early"}
+
+
+def short_outcome(outcome: str) -> str:
+    """Return how a run ended in a word or two."""
+    return _SHORT.get(outcome, outcome)
+
+
+def _short(row: Row) -> str:
+    """Return how the runs of a line failed, in short words, and how many were not made."""
+    why = [
+        f"{n} {short_outcome(kind)}"
+        for n, _, kind in (one.partition(" ") for one in row["why"].split(", "))
+        if n
+    ]
+    return ", ".join([*why, *([f"{row['not_run']} not run"] if row["not_run"] else [])])
+
+
+def _epsilon(row: Row) -> float:
+    return math.inf if row["epsilon"] is None else float(row["epsilon"])
+
+
 def target_grid(folded: pa.Table, target: float) -> Grid:
     """Return what it took each line to reach an accuracy; no rows if no run of any line did."""
     name, rows = target_name(target), folded.to_pylist()
@@ -181,7 +264,7 @@ def _runs(*, why: bool) -> Column[Row]:
 
 
 def _median(title: str, name: str, show: Show) -> Column[Row]:
-    return Column(title, lambda r: r[f"{name}_median"], show)
+    return Column(title, lambda r: r[f"{name}_median"], show, value=lambda r: r[f"{name}_median"])
 
 
 def _pair(title: str, one: tuple[str, Show], other: tuple[str, Show]) -> Column[Row]:
@@ -203,7 +286,7 @@ def _spread(title: str, name: str, show: Show, ends: str = "\n{} to {}") -> Colu
             words[1:] = [word.rpartition(" ")[0] for word in words[1:]]
         return words[0] + ends.format(*words[1:])
 
-    return Column(title, get)
+    return Column(title, get, value=lambda r: r[f"{name}_median"])
 
 
 def _scored(rows: Sequence[Row], name: str) -> bool:

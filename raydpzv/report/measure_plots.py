@@ -43,6 +43,7 @@ def measures_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     for spare in axes.flat[len(shown) :]:
         spare.set_visible(False)
     handles: list[Any] = []
+    panels = []
     for name, ax in zip(shown, axes.flat, strict=False):
         plots.head(ax, name)
         ax.set_xlabel("updates")
@@ -51,15 +52,16 @@ def measures_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
                 *(*measures[name], plots.line(i), run.label),
                 end=text.short(measures[name][1][-1]),
                 marked=True,
+                run=i,
             )
             for i, (run, measures) in enumerate(zip(runs, found, strict=True))
             if name in measures
         ]
         drawn = plots.lines(ax, curves)
+        panels.append(plots.Panel(name, name, curves))
         handles = drawn if len(drawn) > len(handles) else handles
     if len(runs) > 1:
         plots.legend(figure, handles)
     more = f" Not drawn: {', '.join(names[_MOST:])}." if names[_MOST:] else ""
-    return ReportFigure(
-        "measures_over_updates", f"Measures of the test rows: {', '.join(shown)}.{more}", figure
-    )
+    caption = f"Measures of the test rows: {', '.join(shown)}.{more}"
+    return ReportFigure("measures_over_updates", caption, figure, panels)

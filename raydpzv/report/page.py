@@ -1,14 +1,16 @@
-"""The report of one run or of several side by side: PNG pictures and one self-contained HTML page.
+"""The report of one run or of several side by side: pictures for papers and one self-contained HTML page.
 
-The page holds its pictures and its style; it asks nothing of a network and runs no script. It is light only:
-the pictures have white grounds.
+The page holds its data, its style and its two scripts, which alone may run: uPlot, and `assets/page.js`, which draws.
+It asks nothing of a network. Texts of runs are escaped by jinja in the page, and are text nodes in what a script makes.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import jinja2
 import tomli_w
+from markupsafe import Markup
 
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
@@ -24,7 +27,17 @@ from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import EMPTY
-from raydpzv.report import client_plots, measure_plots, plots, privacy, run_plots, run_summary, run_tables
+from raydpzv.report import (
+    client_plots,
+    measure_plots,
+    page_data,
+    plots,
+    privacy,
+    run_plots,
+    run_settings,
+    run_summary,
+    run_tables,
+)
 from raydpzv.report.plots import ReportFigure
 from raydpzv.report.run_tables import RunView
 from raydpzv.report.table import grid
@@ -45,6 +58,8 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     client_plots.timeline,
 )
 """Every picture of a report, in the page's order."""
+_REDRAWN = ("accuracy_over_seconds", "accuracy_over_bytes", "timeline")
+"""Pictures whose place on the page a chart takes: another x axis of the accuracy, the timeline of all clients."""
 TARGETS = (0.8, 0.9)
 """Test accuracies for which a report of several runs says what they cost, if a run reached them."""
 
@@ -72,42 +87,59 @@ def write_report(
     targets: Sequence[float] = TARGETS,
     moved: Sequence[str] = (),
     operator: bool = False,
+    form: str = "png",
 ) -> Path:
-    """Write `plots/*.png` and `report.html` into `out` (one run: its own folder by default); return the page.
+    """Write `plots/*` and `report.html` into `out` (one run: its own folder by default); return the page.
 
     Of a private run it shows what may leave (`raydpzv.records.publish`); with `operator`, everything.
     targets: test accuracies, shares of 1, for which several runs are compared by what it took to reach them. moved: see
-    `RunFolder.open`; a report reads no data, so it may be left out. Raises DataError if a folder is not a run's,
-    InputError if several runs are given without `out`.
+    `RunFolder.open`; a report reads no data, so it may be left out. form: of the pictures, "png", "pdf" or "svg".
+    Raises DataError if a folder is not a run's, InputError if several runs are given without `out`.
     """
+    plots.check_form(form)
     if not runs:
         raise InputError("a report needs at least one run folder; none was given")
     if out is None and len(runs) > 1:
         raise InputError(f"{len(runs)} runs need a folder of their own for the report; say which one")
-    folders = read_runs(runs, moved, operator=operator)
-    target = runs[0] if out is None else out
-    (target / "plots").mkdir(parents=True, exist_ok=True)
-    drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
+    page, drawn = write_page(runs, out, targets=targets, moved=moved, operator=operator)
+    (page.parent / "plots").mkdir(exist_ok=True)
     # those of another page go: an operator's pictures are not to lie beside a public page
-    pictures = write_pictures(target / "plots", drawn, {draw.__name__ for draw in DRAWINGS})
-    page = rendered("page", pictures=pictures, **_words(folders, targets))
-    write_atomically(target / "report.html", page.encode())
-    return target / "report.html"
+    write_pictures(page.parent / "plots", drawn, {draw.__name__ for draw in DRAWINGS}, form)
+    return page
+
+
+def write_page(
+    runs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    targets: Sequence[float] = TARGETS,
+    moved: Sequence[str] = (),
+    operator: bool = False,
+) -> tuple[Path, list[ReportFigure]]:
+    """Write `report.html` alone; return it and its pictures. Arguments as of `write_report`."""
+    folders = read_runs(runs, moved, operator=operator)
+    drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
+    page = (runs[0] if out is None else out) / "report.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, rendered("page", **_words(folders, targets, drawn)).encode())
+    return page, drawn
 
 
 def write_pictures(
-    folder: Path, drawn: Sequence[ReportFigure], names: Collection[str] = ()
-) -> list[dict[str, str]]:
-    """Write figures as PNG by name, and delete others of these names; return pictures as pages embed them."""
-    pictures, images = [], {p.name: plots.png(p.figure) for p in drawn if p.figure}
-    for name in sorted(set(names) - set(images)):
-        (folder / f"{name}.png").unlink(missing_ok=True)
-    for picture in drawn:
-        image = images.get(picture.name, b"")
-        if image:
-            write_atomically(folder / f"{picture.name}.png", image)
-        pictures.append({"caption": picture.caption, "image": base64.b64encode(image).decode()})
-    return pictures
+    folder: Path, drawn: Sequence[ReportFigure], names: Collection[str] = (), form: str = "png"
+) -> None:
+    """Write figures by name, and delete others of these names and forms."""
+    images = {f"{p.name}.{form}": plots.image(p.figure, form) for p in drawn if p.figure}
+    for stale in {f"{name}.{kind}" for name in names for kind in plots.FORMS} - set(images):
+        (folder / stale).unlink(missing_ok=True)
+    for name, image in images.items():
+        write_atomically(folder / name, image)
+
+
+def embedded(picture: ReportFigure) -> dict[str, str]:
+    """Return a picture as a page embeds it."""
+    image = plots.image(picture.figure) if picture.figure else b""
+    return {"caption": picture.caption, "image": base64.b64encode(image).decode()}
 
 
 def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True) -> list[ReportedRun]:
@@ -148,21 +180,70 @@ def _shown(environment: Mapping[str, Any]) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
+    made.filters["sortable"] = lambda value: (
+        "" if math.isnan(value) else str(value).replace("inf", "Infinity")
+    )
+    return made
 
 
 def rendered(template: str, **words: Any) -> str:
-    """Return a page made of the template of this name."""
-    return _templates().get_template(f"{template}.html.jinja").render(words)
+    """Return a page made of the template of this name; data: what its charts draw, as JSON, if it has any."""
+    library = f"/*\n{asset('uPlot.LICENSE')}*/\n{asset('uPlot.iife.min.js')}"
+    scripts = [library, asset("page.js")] if words.get("data") else []
+    hashes = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
+    frame = {
+        "style": Markup(asset("uPlot.min.css") + asset("page.css")),
+        "scripts": [Markup(script) for script in scripts],
+        "allowed": Markup(" ".join(f"'sha256-{h}'" for h in hashes) or "'none'"),
+    }
+    return _templates().get_template(f"{template}.html.jinja").render(frame | words)
 
 
-def _words(folders: Sequence[ReportedRun], targets: Sequence[float]) -> dict[str, Any]:
-    """Return what the page says but for its pictures."""
+@cache
+def asset(name: str) -> str:
+    """Return a script or a style sheet that comes with the pages."""
+    return (Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")
+
+
+def as_data(found: Mapping[str, Any]) -> Markup:
+    """Return data as JSON that no text of it can leave: the text of a script element ends at `</script` alone."""
+    plain = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(plain.replace("<", "\\u003c"))
+
+
+def _data(folders: Sequence[ReportedRun], drawn: Sequence[ReportFigure]) -> dict[str, Any]:
+    """Return what the page's charts draw."""
+    views = [f.view for f in folders]
+    clocks = {(f.settings.get("clock") or {}).get("kind", "virtual") for f in folders}
+    words, tables = page_data.axes(views, clocks.pop() if len(clocks) == 1 else "virtual")
+    of = [f" of {view.label}" if len(views) > 1 else "" for view in views]
+    heats = [page_data.heat(view, f"Staleness{of[i]}") for i, view in enumerate(views)]
+    lines = [page_data.timeline(view, f"Round trips{of[i]}", len(views)) for i, view in enumerate(views)]
+    return {
+        "axes": words,
+        "tables": tables,
+        "charts": [*page_data.charts(drawn), *filter(None, lines), *filter(None, heats)],
+    }
+
+
+def _words(
+    folders: Sequence[ReportedRun], targets: Sequence[float], drawn: Sequence[ReportFigure]
+) -> dict[str, Any]:
+    """Return what the page says."""
     views = [f.view for f in folders]
     summaries = [view.summary for view in views]
+    data = _data(folders, drawn)
     return {
+        "data": as_data(data),
+        "charts": data["charts"],
+        "captions": {p.name: p.caption for p in drawn if p.panels},
+        "pictures": [embedded(p) for p in drawn if p.figure and not p.panels and p.name not in _REDRAWN],
+        "sayings": [p.caption for p in drawn if not p.figure],
+        "thinning": page_data.thinning_words(data["charts"]),
+        "axes": data["axes"],
         "title": _title(summaries),
         "facts": _facts(summaries),
         "runs": [_for_page(f, alone=len(folders) == 1) for f in folders],
@@ -177,6 +258,7 @@ def _words(folders: Sequence[ReportedRun], targets: Sequence[float]) -> dict[str
 
 def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
     view, summary, tree = folder.view, folder.view.summary, folder.settings
+    clock = (tree.get("clock") or {}).get("kind", "virtual")
     traffic = run_summary.participant_rows(view.rows["message"]) if view.horizontal else []
     if view.horizontal and not alone:  # what a lone run's summary table says already
         traffic = [*run_summary.lag_rows(summary), *run_summary.ledger_rows(summary), *traffic]
@@ -188,12 +270,15 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "operators": folder.operators,
         "summary": run_summary.published_rows(summary)
         if folder.withheld
-        else run_summary.summary_rows(summary, clock=(tree.get("clock") or {}).get("kind", "virtual")),
+        else run_summary.summary_rows(summary, clock),
+        "figures": run_summary.key_figures(summary, clock, published=bool(folder.withheld)),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
         "clients": grid(run_tables.CLIENTS, run_tables.client_rows(view, tree)),
         "catch_up": traffic,
         "phases": run_tables.phase_grid(view.rows),
         "scenario": folder.scenario,
+        "differences": run_settings.differences(tree),
+        "command": run_settings.command(tree),
         "environment": folder.environment,
     }
 
@@ -226,7 +311,11 @@ def labels(summaries: Facts, scenarios: Facts = ()) -> list[str]:
     names = [str(s.get("method")) for s in summaries]
     names = _distinguished(names, summaries, _scenario_and_seed)
     if scenarios:
-        names = _distinguished(names, [dict(_leaves(tree)) for tree in scenarios], _settings)
+        trees = [
+            {k: run_settings.said(v) for k, v in run_settings.leaves(tree) if k not in _IGNORED}
+            for tree in scenarios
+        ]
+        names = _distinguished(names, trees, _settings)
     if len(set(names)) < len(names):
         return [f"{name}, run {i}" for i, name in enumerate(names, 1)]
     return names
@@ -256,12 +345,3 @@ def _settings(settings: Facts) -> list[list[str]]:
         if len(chosen) <= _MOST and len({tuple(w) for w in words}) == len(settings):
             return words
     return [[] for _ in settings]
-
-
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the settings of a tree as (dotted key, value in words)."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{key}.")
-        elif f"{path}{key}" not in _IGNORED:
-            yield f"{path}{key}", value if isinstance(value, str) else json.dumps(value, default=str)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -19,6 +20,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
+from raydpzv.errors import InputError
+
+_STAMPS: Mapping[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+FORMS = tuple(_STAMPS)
+"""Forms that pictures are written in."""
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours that tell apart under every common colour blindness, without the pale yellow."""
 
@@ -39,15 +45,7 @@ _APART = 0.06  # of the axes' height: a line of small print
 
 
 Look = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ReportFigure:
-    """A figure with its file name (no suffix) and caption; no figure where the caption says all there is."""
-
-    name: str
-    caption: str
-    figure: Figure | None
+Form = Literal["percent", "number", "bytes"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,8 @@ class Curve:
     """A curve: its points, its look (see `line`), and its name in a legend.
 
     band: its lowest and highest values, to be shaded; end: words for the margin, beside its last point; marked: few
-    points are marked one by one; over: which curve lies above another one.
+    points are marked one by one; over: which curve lies above another one. A page finds other x axes of a curve over
+    updates by run, the place of its run among the runs. group: of curves that a page shows together.
     """
 
     x: NDArray[Any]
@@ -66,6 +65,38 @@ class Curve:
     end: str = ""
     marked: bool = False
     over: float = 2.0
+    run: int = 0
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart of the page: its title, the words and the form of its heights, and its curves over updates.
+
+    over: words of an x axis of its own, whose curves are drawn as steps, a lone one filled; ticks: names of the steps.
+    notes: words at the points of each curve.
+    """
+
+    title: str
+    y: str
+    curves: Sequence[Curve]
+    form: Form = "number"
+    over: str = ""
+    ticks: Sequence[str] = ()
+    notes: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure with its file name (no suffix) and caption, and the charts that a page shows in its place.
+
+    No figure where the caption says all there is.
+    """
+
+    name: str
+    caption: str
+    figure: Figure | None
+    panels: Sequence[Panel] = ()
 
 
 def lines(ax: Axes, curves: Sequence[Curve]) -> list[Line2D]:
@@ -209,14 +240,24 @@ def thin(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
     return [a[kept] for a in arrays]
 
 
-def png(figure: Figure) -> bytes:
-    """Return the figure as PNG, without a software stamp: equal figures give equal bytes.
+def check_form(form: str) -> None:
+    """Raise InputError unless pictures can have this form."""
+    if form not in FORMS:
+        raise InputError(f'format: wanted one of {", ".join(FORMS)}, got "{form}"')
+
+
+def image(figure: Figure, form: str = "png") -> bytes:
+    """Return the figure as PNG, PDF or SVG, without a stamp: equal figures give equal bytes.
 
     Letters that the font lacks are boxes, which is no reason to warn: pages have the names.
     """
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        if form != "png":
+            with rc_context({"svg.hashsalt": "raydpzv"}):
+                figure.savefig(buffer, format=form, metadata=_STAMPS[form])
+            return buffer.getvalue()
         # `savefig` draws twice where a layout is computed, with the same pixels
         FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()

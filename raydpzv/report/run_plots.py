@@ -27,7 +27,7 @@ from raydpzv.records import lateness, metrics, traffic
 from raydpzv.records.lateness import leg_begins
 from raydpzv.report import plots, text
 from raydpzv.report.measure_plots import judged
-from raydpzv.report.plots import Curve, ReportFigure, chart
+from raydpzv.report.plots import Curve, Panel, ReportFigure, chart
 from raydpzv.report.run_summary import score_name
 from raydpzv.report.run_tables import RunView
 
@@ -130,6 +130,7 @@ def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigur
             *(s.accuracy, plots.line(i), run.label),
             end=(text.percent if share else text.short)(s.accuracy[-1]),
             marked=True,
+            run=i,
         )
         for i, run, s in drawn
     ]
@@ -140,7 +141,8 @@ def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigur
     if len(runs) > 1:
         plots.legend(figure, handles)
     said = caption.replace("accuracy", score, 1) + _left_out(still, axis.still)
-    return ReportFigure(f"accuracy_over_{axis.name}", said, figure)
+    panel = Panel(f"Test {score}", f"test {score}", curves, "percent" if share else "number")
+    return ReportFigure(f"accuracy_over_{axis.name}", said, figure, [panel] if axis.field == "round" else ())
 
 
 def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
@@ -153,7 +155,7 @@ def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     if not drawn:
         return None
     figure, ax = chart("Training loss", updates_axis(runs), "training loss on the upload's batch")
-    handles, curves = [], []
+    handles, curves, single = [], [], []
     for i, run, rounds, loss in drawn:
         updates, means = _by_round(rounds, loss)
         curve, window = _running(updates, means, i, run.label)
@@ -162,11 +164,13 @@ def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
             look: plots.Look = {"color": plots.FAINT, "marker": ".", "linestyle": ""}
             ax.plot(x, y, **look, markersize=3)
             handles.append(Line2D([], [], **look, label="single uploads"))
+            single.append(Curve(rounds, loss, look, "single uploads", run=i))
             curve = replace(curve, label=f"{run.label}: mean of the last {window:,}")
         curves.append(curve)
     plots.legend(figure, handles + plots.lines(ax, curves))
     caption = "Running mean, over a 40th of a run's updates, of the training loss on the uploads' batches."
-    return ReportFigure("loss_over_updates", caption, figure)
+    panel = Panel("Training loss", "training loss", [*curves, *single])
+    return ReportFigure("loss_over_updates", caption, figure, [panel])
 
 
 def _running(updates: NDArray[Any], values: NDArray[Any], index: int, label: str) -> tuple[Curve, int]:
@@ -174,7 +178,7 @@ def _running(updates: NDArray[Any], values: NDArray[Any], index: int, label: str
     window = max(1, len(values) // 40)
     sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     means = (sums[window:] - sums[:-window]) / window
-    return Curve(updates[window - 1 :], means, plots.line(index), label), window
+    return Curve(updates[window - 1 :], means, plots.line(index), label, run=index), window
 
 
 def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -220,7 +224,10 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     caption = f"ε spent so far{': ' if names else ''}{', '.join(names)}."
     if obstacles:
         caption += f" Not drawn: {'; '.join(obstacles)}."
-    return ReportFigure("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
+    if not drawn:
+        return ReportFigure("epsilon_over_updates", caption, None)
+    figure, shown = _draw_epsilon(_merge(drawn))
+    return ReportFigure("epsilon_over_updates", caption, figure, [Panel("ε spent so far", "ε", shown)])
 
 
 def _is_proved(run: RunView) -> bool:
@@ -292,7 +299,7 @@ def _equal(one: _EpsilonSeries, other: _EpsilonSeries) -> bool:
     return same and (one.kind, one.terms) == (other.kind, other.terms)
 
 
-def _draw_epsilon(series: Sequence[_EpsilonSeries]) -> Figure:
+def _draw_epsilon(series: Sequence[_EpsilonSeries]) -> tuple[Figure, list[Curve]]:
     labels = ["\n".join([f"{s.run.label}: {s.name}", *_wrapped(f"({s.terms})")]) for s in series]
     height = 3.97 + 0.17 * sum(label.count("\n") for label in labels)
     figure, ax = chart("ε spent so far", updates_axis([s.run for s in series]), "ε", height)
@@ -302,6 +309,7 @@ def _draw_epsilon(series: Sequence[_EpsilonSeries]) -> Figure:
             plots.line(s.index) | {"linestyle": _LINES[s.kind]},
             label,
             end=f"ε = {text.number(float(s.finite[1][-1]))}",
+            run=s.index,
         )
         for s, label in zip(series, labels, strict=True)
     ]
@@ -314,7 +322,7 @@ def _draw_epsilon(series: Sequence[_EpsilonSeries]) -> Figure:
         ax.set_ylim(bottom=0)
     plots.mark_ends(ax, curves)
     plots.legend(figure, handles, 1)
-    return figure
+    return figure, curves
 
 
 def _wrapped(words: str) -> list[str]:
@@ -334,9 +342,14 @@ def bytes_per_update(runs: Sequence[RunView]) -> ReportFigure | None:
         return ReportFigure("bytes_per_update", f"Every update cost {cost}.", None)
     caption = "Running mean, over a 40th of a run's updates, of the tensor bytes of an update, all clients together."
     silent = [r for _, r, both in found if not any(way.any() for way in both)]
-    return ReportFigure(
-        "bytes_per_update", caption + _left_out(silent, "nothing travels"), _draw_bytes(drawn)
-    )
+    curves = [
+        replace(_rolling(i, f"{r.label}, {name}", way), look=plots.line(i) | {"linestyle": dash})
+        for i, r, both in drawn
+        for name, way, dash in zip(("up", "down"), both, ("solid", "dotted"), strict=True)
+    ]
+    panel = Panel("Bytes per update", "bytes per update", curves, "bytes")
+    said = caption + _left_out(silent, "nothing travels")
+    return ReportFigure("bytes_per_update", said, _draw_bytes(drawn), [panel])
 
 
 def _bytes(run: RunView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -398,16 +411,21 @@ def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
         return None
     figure, ax = chart("Catching up", updates_axis([r for _, r, _ in drawn]), "missed updates per activation")
     handles: list[Line2D] = []
+    curves: list[Curve] = []
     for i, run, caught in drawn:
-        look = plots.line(i)
-        handles += plots.lines(ax, [Curve(caught.round, caught.mean, look, f"{run.label}: mean")])
+        look, name = plots.line(i), f"{run.label}: "
+        curves.append(Curve(caught.round, caught.mean, look, f"{name}mean", run=i))
+        dotted = look | {"linestyle": "dotted"}
+        curves.append(Curve(caught.round, caught.high, dotted, f"{name}90th percentile", run=i))
+        handles += plots.lines(ax, [curves[-2]])
         ax.plot(caught.round, caught.high, color=look["color"], linestyle=":", linewidth=1.1)
     handles.append(Line2D([], [], color=plots.INK, linestyle=":", linewidth=1.1, label="90th percentile"))
     ax.set_ylim(bottom=0)
     ax.yaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
     plots.legend(figure, handles)
     caption = "Updates made since the client last caught up, which it replays before it works."
-    return ReportFigure("missed_over_updates", caption, figure)
+    panel = Panel("Catching up", "missed updates", curves)
+    return ReportFigure("missed_over_updates", caption, figure, [panel])
 
 
 def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
@@ -419,12 +437,13 @@ def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     width = -(-max(len(counts) for *_, counts in drawn) // _MOST_BARS)
     words = "updates made between reading the model and the upload's own"
     figure, ax = chart("Lag", words, "share of uploads (%)")
-    handles = []
+    handles, curves = [], []
     for i, run, counts in drawn:
         edges = np.arange(0, len(counts) + width, width)
         share = np.add.reduceat(counts, edges[:-1]) / counts.sum()
         mean = text.short(float(counts @ np.arange(len(counts)) / counts.sum()))
         label = f"{run.label}: mean {mean}, max {len(counts) - 1:,}"
+        curves.append(Curve(edges[:-1], share, plots.line(i), label, run=i))
         handles.append(
             plots.outline(ax, share, edges - 0.5, plots.line(i) if len(drawn) > 1 else None, label)
         )
@@ -436,7 +455,8 @@ def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     )
     fresh = [r for i, r, counts in found if len(counts) == 1]
     caption += _left_out(fresh, "every upload was made at the newest model")
-    return ReportFigure("lag_histogram", caption, figure)
+    panel = Panel("Lag", "share of uploads", curves, "percent", "updates made meanwhile")
+    return ReportFigure("lag_histogram", caption, figure, [panel])
 
 
 def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:

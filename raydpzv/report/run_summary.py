@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from raydpzv.privacy.claim_words import stated, withheld
+from raydpzv.privacy.claim_words import smallest, stated, withheld
 from raydpzv.records.summary_fields import NEWEST, shown
 from raydpzv.registry import METHODS
 from raydpzv.report import text
@@ -90,6 +90,27 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
         *ledger_rows(summary),
         ("digest of rows", str(summary.get("digest", text.NONE))),
         *_model(summary),
+    ]
+
+
+def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = False) -> list[Row]:
+    """Return the few figures that a page opens with; published: those that may leave of a private run alone."""
+    epsilon, whom = smallest(summary.get("epsilon") or ())
+    proved = ("ε", f"{epsilon}, against {whom}" if epsilon else "no useful ε is proved")
+    if published:
+        return [proved, ("updates", text.number(summary.get("updates"))), ("status", _status(summary))]
+    name, stale = score_name(summary), summary.get("staleness") or {}
+    show = text.percent if name == "accuracy" else text.number
+    real, run = (text.seconds(summary.get(key)) for key in ("seconds", "simulated_seconds"))
+    mean, most = text.number(stale.get("mean")), text.number(stale.get("max"))
+    aged = f"mean {mean}, max {most} {'updates' if is_horizontal(summary) else 'rounds'}"
+    passed = clock == "wall" or not summary.get("simulated_seconds")
+    return [
+        (f"test {name}", show({**summary, **measures(summary)}.get(name))),
+        proved,
+        ("staleness", aged if text.known(stale.get("mean")) else text.NONE),
+        ("bytes", f"{text.size(summary.get('bytes_up'))} up, {text.size(summary.get('bytes_down'))} down"),
+        ("time", real if passed else f"{real} real, {run} simulated"),
     ]
 
 

@@ -38,7 +38,8 @@ def _no_mark(row: Any) -> Mark:
 class Column(Generic[R]):
     """A title, the value that a column gets of a row, how it shows that, and whether the cell is good or bad news.
 
-    optional: the column is left out where it shows a dash in every row.
+    value: the number by which a page sorts the column; None: by its text. optional: the column is left out where it
+    shows a dash in every row.
     """
 
     title: str
@@ -46,17 +47,19 @@ class Column(Generic[R]):
     show: Callable[[Any], str] = str
     align: Align = "right"
     mark: Callable[[R], Mark] = _no_mark
+    value: Callable[[R], float] | None = None
     optional: bool = False
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text: its heads, where they are aligned, its rows, and the marks of their cells."""
+    """A table as text: its heads, where they are aligned, its rows, and marks and values of their cells."""
 
     heads: tuple[str, ...]
     aligns: tuple[Align, ...]
     rows: tuple[tuple[str, ...], ...]
     marks: tuple[tuple[Mark, ...], ...]
+    values: tuple[tuple[float | None, ...], ...]
 
     def console(self, title: str = "", caption: str = "", *, gap: int = 1, once: bool = False) -> HeadTable:
         """Return the table for a console; gap: spaces between columns beside the usual one.
@@ -89,6 +92,7 @@ def grid(columns: Sequence[Column[R]], rows: Iterable[R]) -> Grid:
         tuple(c.align for c in kept),
         tuple(tuple(cells[c.title][i] for c in kept) for i in range(len(items))),
         tuple(tuple(c.mark(row) for c in kept) for row in items),
+        tuple(tuple(c.value(row) if c.value else None for c in kept) for row in items),
     )
 
 

@@ -29,7 +29,7 @@ from raydpzv.files import write_atomically
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine, table_html
 from raydpzv.registry import LOSSES, TRIAL_POOLS
-from raydpzv.report.plots import png
+from raydpzv.report.plots import image
 from raydpzv.report.table import grid
 from raydpzv.search import promotion
 from raydpzv.search.composition import sentences
@@ -457,7 +457,7 @@ def _write(plan: SearchPlan, results: SearchResults, folder: Path, command: str,
         write(table, buffer)
         write_atomically(folder / name, buffer.getvalue())
     if figure := search_figure(plan, results):
-        write_atomically(folder / "trials.png", png(figure))
+        write_atomically(folder / "trials.png", image(figure))
     if whole and results.best is not None:
         text = best_file(plan, results, as_toml(results.best.spec), command)
         write_atomically(folder / "best.toml", text.encode())

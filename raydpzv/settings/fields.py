@@ -131,6 +131,11 @@ Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 """Arguments of a user's own class or function."""
 
 
+def with_folder(options: Mapping[str, Any] | None, folder: str | None) -> dict[str, Any]:
+    """Return the arguments of a user's own model, `model.folder` among them."""
+    return {**(options or {}), **({} if folder is None else {"folder": folder})}
+
+
 def _own(value: Any) -> Any:
     if not is_foreign(value):
         raise ValueError('wanted a function of your own, "module:attribute"')
@@ -154,11 +159,21 @@ Trusted = Annotated[
 def _party_weights(value: Any) -> Any:
     """Accept a table by party, or a list with one entry for each client."""
     if isinstance(value, list | tuple):
-        value = {str(client): each for client, each in enumerate(value)}
+        value = {str(client): each for client, each in enumerate(value) if each is not None}
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in (*value, *value.values())):
         raise ValueError('wanted a table of files by party, such as {bank = "bank.safetensors"}')
     return dict(value)
 
+
+def _one_weights(value: Any) -> Any:
+    """Accept one file, or the name of a user's own."""
+    if not isinstance(value, str):
+        raise ValueError("wanted one file (.safetensors, .pt) or one state_dict for all clients")
+    return value
+
+
+OneWeights = Annotated[str, BeforeValidator(_one_weights)]
+"""A file of weights, or the name of a user's own."""
 
 PartyWeights = Annotated[dict[str, str], BeforeValidator(_party_weights)]
 """Files of weights, or names of a user's own, by party."""

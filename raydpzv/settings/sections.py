@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from raydpzv.files import file_sha256
 from raydpzv.foreign import is_foreign, packed, unpack
 from raydpzv.notebook import table_html
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, LOSSES, VERTICAL_SPLITS
@@ -117,6 +119,8 @@ class ModelSection(BottomSection):
     your own, "module:attribute", from embeddings [B, M·E]."""
     options: Options | None = None
     """Arguments of your own bottom models. Parameters named shape, embedding and client are filled in."""
+    folder: str | None = None
+    """Folder of a pretrained model, for your own models with a parameter `folder` (docs/own.md)."""
     head_options: Options | None = None
     """Arguments of your own head. Parameters named clients, embedding and classes are filled in."""
     loss: LossName | None = None
@@ -327,6 +331,7 @@ class CommonSections(Section):
     network: NetworkSection = NetworkSection()
     evaluate: EvaluateSection = EvaluateSection()
     _note: str = PrivateAttr("")
+    _files: dict[str, str | None] = PrivateAttr(default_factory=dict)
 
     @property
     def party_names(self) -> tuple[str, ...]:
@@ -337,10 +342,9 @@ class CommonSections(Section):
     def own(self) -> tuple[str, ...]:
         """The names of a user's objects. The data are apart: no party may get those of the others."""
         model, method = getattr(self, "model", None), getattr(self, "method", None)
-        given = getattr(model, "weights", None) or ""
-        weights = given.values() if isinstance(given, Mapping) else [given]
-        words = (*weights, getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
-        return tuple(dict.fromkeys([*self.own_models, *filter(is_foreign, words)]))
+        others = (getattr(method, "name", ""), getattr(model, "loss", ""), self.evaluate.metrics)
+        words = (*self.own_models, *self.weights, *filter(None, others))
+        return tuple(dict.fromkeys(filter(is_foreign, words)))
 
     @property
     def own_models(self) -> tuple[str, ...]:
@@ -351,14 +355,24 @@ class CommonSections(Section):
         return tuple(dict.fromkeys(filter(is_foreign, words)))
 
     @property
+    def weights(self) -> tuple[str, ...]:
+        """The files and names of the weights that models start from."""
+        given = getattr(getattr(self, "model", None), "weights", None) or {}
+        return (given,) if isinstance(given, str) else tuple(given.values())
+
+    @property
+    def sent_files(self) -> Mapping[str, str | None]:
+        """The digests of files of weights on the machine that sent this scenario; {} where it was made."""
+        return self._files
+
+    @property
     def premises(self) -> tuple[str, ...]:
         """What proofs suppose of a user's own code and nobody can check, in the words of privacy.trust."""
-        model, method = getattr(self, "model", None), getattr(self, "method", None)
         supposed = {
             "model": self.own_models,
             "loss": is_foreign(self.loss),
-            "method": is_foreign(getattr(method, "name", "")),
-            "weights": getattr(model, "weights", None),
+            "method": is_foreign(getattr(getattr(self, "method", None), "name", "")),
+            "weights": self.weights,
         }
         return tuple(word for word, found in supposed.items() if found)
 
@@ -384,14 +398,16 @@ class CommonSections(Section):
         return asked or known or width
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Return the state, and the user's objects with it: another process may not be able to import them."""
-        state = super().__getstate__()
-        return {**state, "own": packed(self.own)} if self.own else state
+        """Return the state, the user's objects, which another process may not have, and digests of files of weights."""
+        state, files = super().__getstate__(), [word for word in self.weights if not is_foreign(word)]
+        digests = {path: file_sha256(Path(path)) for path in files}
+        return state | ({"own": packed(self.own)} if self.own else {}) | ({"files": digests} if files else {})
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Adopt a state and the user's objects."""
+        """Adopt a state, the user's objects, and what files of weights have to be here."""
         unpack(state.get("own", {}))
-        super().__setstate__({key: value for key, value in state.items() if key != "own"})
+        super().__setstate__({key: value for key, value in state.items() if key not in ("own", "files")})
+        self._files = state.get("files", {})
 
     def _repr_html_(self) -> str:
         """Show the settings that differ from their defaults."""

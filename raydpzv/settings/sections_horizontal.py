@@ -11,7 +11,7 @@ from pydantic import Field
 
 from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
-from raydpzv.settings.fields import HorizontalSelectors, Named, Options, Section, Trusted, Widths
+from raydpzv.settings.fields import HorizontalSelectors, Named, OneWeights, Options, Section, Trusted, Widths
 from raydpzv.settings.sections import CommonSections, LoraSection, LossName, TargetKind
 
 
@@ -62,7 +62,9 @@ class WholeModelSection(Section):
     paper (cnn_users, mlp_normed); or your own, "module:attribute"."""
     options: Options | None = None
     """Arguments of your own model. Parameters named shape, outputs and classes are filled in."""
-    weights: str | None = None
+    folder: str | None = None
+    """Folder of a pretrained model, for your own models with a parameter `folder` (docs/own.md)."""
+    weights: OneWeights | None = None
     """Weights before the first update: a file (.safetensors, .pt), or your own mapping of names to tensors,
     "module:attribute"."""
     partial_weights: bool | None = None

@@ -42,6 +42,11 @@ _MOST_BYTES = 2**29
 """Memory for the kept states of all replicas."""
 
 
+def spacing(updates: int, nbytes: int, most_bytes: int) -> int:
+    """Return the updates from one kept state of `nbytes` to the next, so that all need `most_bytes` at most."""
+    return max(_EVERY, math.ceil(updates * nbytes / most_bytes))
+
+
 class ModelHistory:
     """One model at any update: a replica that keeps its state every so many updates."""
 
@@ -49,7 +54,7 @@ class ModelHistory:
         self._first, self._ledger = replica, ledger
         state = replica.state()
         self._kept: dict[int, np.ndarray] = {0: state}
-        self._every = max(_EVERY, math.ceil(ledger.version * state.nbytes / most_bytes))
+        self._every = spacing(ledger.version, state.nbytes, most_bytes)
         self._now = replica.twin()
 
     def at(self, update: int) -> np.ndarray:

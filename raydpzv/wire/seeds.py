@@ -76,3 +76,16 @@ class Signs(Body):
     """Signs of a client's K·P directional derivatives, packed 8 to a byte, uint8 [⌈KP/8⌉]."""
 
     signs: np.ndarray
+
+
+class PoolSums(Body):
+    """The sums along all seeds of a pool, from which a client makes the model, float32 [n]."""
+
+    sums: np.ndarray
+
+
+class PoolScalars(Body):
+    """A client's directional derivatives, float32 [K, P], and the places in the pool of their seeds, uint16 [K, P]."""
+
+    places: np.ndarray
+    values: np.ndarray

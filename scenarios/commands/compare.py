@@ -33,12 +33,15 @@ from scenarios.progress import stop_on_signal
 
 def compare_command(options: CompareCommand) -> None:
     """Make a new comparison, or resume the one in `out`."""
+    if options.latex and options.as_json:
+        raise SpecError("--latex: prints a table in place of JSON; choose one of --latex and --json")
     comparison = resolved(asked_for(options), options.set_ or [])
     carry_out(
         comparison,
         output_folder(options.out, f"compare-{comparison.name}"),
         options,
         explain=options.explain,
+        latex=options.latex,
         notes=[] if options.epsilons else noise_dropped(options.what, comparison),
     )
 
@@ -49,6 +52,7 @@ def carry_out(
     how: Execution,
     *,
     explain: bool,
+    latex: bool = False,
     notes: Sequence[str] = (),
 ) -> None:
     """Make the remaining runs of a comparison, then write and print its tables.
@@ -61,7 +65,7 @@ def carry_out(
     for note in dict.fromkeys([*notes, *(note for note in said if note)]):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     compared, stopped = made(comparison, folder, how, console)
-    show_comparison(comparison, folder, compared, as_json=how.as_json, explain=explain)
+    show_comparison(comparison, folder, compared, as_json=how.as_json, explain=explain, latex=latex)
     _leave(compared, folder, console, stopped=stopped)
 
 

@@ -13,6 +13,7 @@ from raydpzv.experiment.rebuild import replay as replay_run
 from raydpzv.files import sha256, write_npz
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, unended
+from raydpzv.seed_file.seed_replay import replay_seed_file, write_rebuilt
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.storage.download import midway
 from scenarios.command_options import ReplayCommand
@@ -21,6 +22,11 @@ from scenarios.command_options import ReplayCommand
 def replay_command(options: ReplayCommand) -> None:
     """Rebuild models of a run, all or one client's, at its end or after `at` updates, and print their digests."""
     run, at, moved, out = options.run, options.at, options.moved or (), options.out
+    if run.is_file() or run.suffix == ".seeds":
+        _replay_seed_file(options)
+        return
+    if options.weights is not None:
+        raise InputError(f"--weights: {run} is a run folder, which has its first weights; leave it out")
     names = RunFolder.open(run, moved).spec().party_names
     client = None if options.client is None else client_number(options.client, names)
     if rebuilt := from_ledger(run, at, client, moved):
@@ -45,6 +51,28 @@ def replay_command(options: ReplayCommand) -> None:
         print(f"not checked: {result.unchecked}")
     _print_unended(run, result.updates if at is None else None)
     print_models(models, out, names)
+
+
+def _replay_seed_file(options: ReplayCommand) -> None:
+    """Rebuild the models of a seed file, print their digests, and write them."""
+    path, out = options.run, options.out
+    if options.at is not None or options.moved:
+        raise InputError("--at, --set: a seed file gives its final models alone; take the run folder")
+    names = None
+    if options.client is not None:
+        names = [f"client {client_number(options.client, ())}"]
+    if out is not None and out.suffix not in (".npz", ".safetensors"):
+        raise InputError(f"--out: wanted a file .safetensors or .npz, got {out}")
+    models = replay_seed_file(path, options.weights, names)
+    print(
+        f"{path}: intact; {'its models have' if len(models) > 1 else 'its model has'} the bits that it names"
+    )
+    vectors = {name: x for name, (_, x) in models.items()}
+    if out is not None and out.suffix == ".safetensors":
+        written = write_rebuilt(out, models, options.weights)
+        print(f"written: {out} ({len(written)} tensors)")
+        out = None
+    print_models(vectors, out)
 
 
 def _print_unended(run: Path, updates: int | None) -> None:

@@ -8,4 +8,5 @@ from scenarios.command_options import ReportCommand
 
 def report_command(options: ReportCommand) -> None:
     """Write the report of runs, or of one comparison that may still be running, and print where it is."""
-    print(report(options.runs, options.out, moved=options.moved or (), operator=options.operator))
+    moved = options.moved or ()
+    print(report(options.runs, options.out, moved=moved, operator=options.operator, form=options.format))

@@ -86,6 +86,7 @@ HORIZONTAL_RUNS = {
     "mezo": ("mezo", ("split.clients=1",)),
     "feedsign": ("feedsign", (*COHORT, "method.perturbations=3", "method.local_steps=2", "method.lr=0.02")),
     "fzoo": ("fzoo", (*COHORT, "method.perturbations=3", "method.local_steps=2", "method.lr=1e-4")),
+    "fedkseed": ("fedkseed", (*COHORT, "method.pool=32", "method.local_steps=2", "method.lr=0.01")),
     "fedavg": ("fedavg", (*COHORT, "method.local_steps=3", "method.momentum=0.5", "method.weights=rows")),
     "fedavg, logistic": ("fedavg", (*COHORT, "model.kind=logistic")),
     "fedcom": ("fedcom", COHORT),

@@ -52,7 +52,8 @@ UNPROVED = {
     "vafl": "keeps hidden state: what is proved is the range of all that it releases, for any two tables",
     "czofo": "keeps hidden state: what is proved is the range of all that it releases, for any two tables",
     **dict.fromkeys(
-        ("decomfl", "mezo", "feedsign", "fzoo", "fedavg", "fedcom", "topk", "fedzo"), "adds no noise"
+        ("decomfl", "mezo", "feedsign", "fzoo", "fedkseed", "fedavg", "fedcom", "topk", "fedzo"),
+        "adds no noise",
     ),
 }
 """Methods without a line of their own, and why."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -43,19 +44,39 @@ def printed(table: Table, width: int = 100) -> str:
 
 
 class Page(HTMLParser):
-    """Collects the text, the addresses a browser would ask for, and the tags."""
+    """Collects the text that a reader sees, the addresses a browser would ask for, the tags, and the charts' data."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self.words, self.sources, self.tags = "", [], []
+        self.data: dict[str, Any] = {}
         self.feed(source)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.sources += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
+        asked = [v or "" for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
+        self.sources += [source for source in asked if not source.startswith("#")]
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        if self.tags[-1:] not in (["script"], ["style"]) or not data.strip():
+            self.words += data
+        elif data.startswith("{"):
+            self.data = json.loads(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self.tags.append("")  # what follows is text
+
+
+def asks_a_network(source: str) -> bool:
+    """Return whether a page has an address that a browser would ask for, or may run a script that is not its own."""
+    page = Page(source)
+    elsewhere = [address for address in page.sources if not address.startswith("data:image/png;base64,")]
+    allowed = re.search(r"script-src ([^\"]*)\"", source)
+    own = allowed is not None and re.fullmatch(r"('sha256-\S+' ?){2}|'none'", allowed[1])
+    return bool(
+        elsewhere or {"link", "iframe"} & set(page.tags) or re.search(r"url\(|@import", source) or not own
+    )
 
 
 def without_pixels(patch: pytest.MonkeyPatch) -> None:

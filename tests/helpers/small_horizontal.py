@@ -66,6 +66,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "svrg": (*DECOMFL[:-1], "method.optimizer=svrg", "method.epoch=5", "method.last_round=clients"),
     "feedsign": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
     "fzoo": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
+    "fedkseed": (*MESSY, "method.pool=16", "method.perturbations=3", "method.local_steps=2"),
     "generated": (*DECOMFL, "data.source=synthetic_clients"),
 }
 SEEDED = tuple(kind for kind in METHODS if kind not in ("fedavg", "fedcom", "topk", "fedzo"))

@@ -48,6 +48,7 @@ from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Posi
 from raydpzv.wire.messages import Body, ClientModels
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.spans import groups_of
 from raydpzv.zo.update import Descent, Optimizer, Rule, Step
 from raydpzv.zo.vectors import Vector, as_array
 
@@ -238,38 +239,44 @@ class LocalSteps(LocalWork):
     def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
         """The clients of one thread: those with the same seeds and one local step share every perturbed model."""
         settings = self._settings
-        if settings.local_steps > 1 or chooses_seeds(orders[0]):
+        if settings.local_steps > 1 or not self._share_directions(orders[0]):
             return [self._alone(objective, order, replica) for order in orders]
-        seeds = seeds_to_try(orders[0], settings)
         rows = [self._rows(order, 0) for order in orders]
         round = orders[0].round
-        used = replica.seeds(perturbation_seeds(seeds[0], np.arange(settings.width(round))))
+        used = replica.seeds(self._tried(orders[0])[0])
         losses, values = self._estimates(objective, replica.descent, used, rows, round)
-        return [self._upload(order, values[i][None], losses[i], seeds) for i, order in enumerate(orders)]
+        return [self._upload(order, values[i][None], losses[i]) for i, order in enumerate(orders)]
 
     def _alone(self, objective: Objective, order: Order, replica: Replica) -> Upload:
         """One client, whose own steps lead it away from the shared model until it reverts."""
         settings, round = self._settings, order.round
-        seeds_K, width = seeds_to_try(order, settings), settings.width(round)
-        local = replica.descent
-        first, values_KP = float("nan"), np.zeros((len(seeds_K), width), np.float32)
-        for k, seed in enumerate(seeds_K):
-            used = replica.seeds(perturbation_seeds(seed, np.arange(width)))
+        seeds_KP, local = replica.seeds(self._tried(order)), replica.descent
+        first, values_KP = float("nan"), np.zeros(seeds_KP.shape, np.float32)
+        for k, used in enumerate(seeds_KP):
             (loss,), (values,) = self._estimates(objective, local, used, [self._rows(order, k)], round)
             first = loss if k == 0 else first
             values_KP[k] = values
-            if k + 1 < len(seeds_K) and not settings.rule.anchors(round):
+            if k + 1 < len(seeds_KP) and not settings.rule.anchors(round):
                 local = replica.fork() if local is replica.descent else local
                 local.apply([Step(used, values, settings.lr.at(round))])
-        return self._upload(order, values_KP, first, seeds_K)
+        return self._upload(order, values_KP, first)
 
-    def _upload(self, order: Order, values_KP: np.ndarray, loss: float, seeds_K: np.ndarray) -> Upload:
-        return Upload(order.client, order.round - 1, self._answer(order, values_KP, seeds_K), loss)
+    def _share_directions(self, order: Order) -> bool:
+        """Return whether all clients of a round try the same directions."""
+        return not chooses_seeds(order)
 
-    def _answer(self, order: Order, values_KP: np.ndarray, seeds_K: np.ndarray) -> Body:
+    def _tried(self, order: Order) -> np.ndarray:
+        """Return the seeds of the directions that a client is to try, uint64 [K, P]."""
+        seeds_K = seeds_to_try(order, self._settings)
+        return perturbation_seeds(seeds_K[:, None], np.arange(self._settings.width(order.round)))
+
+    def _upload(self, order: Order, values_KP: np.ndarray, loss: float) -> Upload:
+        return Upload(order.client, order.round - 1, self._answer(order, values_KP), loss)
+
+    def _answer(self, order: Order, values_KP: np.ndarray) -> Body:
         """Return the message with a client's derivatives, float32 [K, P]."""
         if chooses_seeds(order):
-            return SeededScalars(seeds_K, values_KP[0])
+            return SeededScalars(seeds_to_try(order, self._settings), values_KP[0])
         return (AgentScalars if isinstance(order.body, AgentSeeds) else Scalars)(values_KP)
 
     def _rows(self, order: Order, step: int) -> np.ndarray:
@@ -290,7 +297,7 @@ class LocalSteps(LocalWork):
         Of ZO-SVRG the derivatives less those at w̃, along the same directions on the same rows; w̃'s own at w̃.
         """
         rule = self._settings.rule
-        directions = [Direction(int(seed), objective.size, rule.law) for seed in seeds]
+        directions = [at.direction(int(seed)) for seed in seeds]
         losses, values = self._derivatives(objective, at.x, directions, rows)
         if rule.optimizer == "svrg" and not rule.anchors(round):
             values = values - self._derivatives(objective, at.kept[0], directions, rows)[1]
@@ -335,6 +342,7 @@ def _rule(config: DecomflConfig) -> UpdateRule:
         config.direction,
         config.momentum,
         config.dampening,
+        groups=groups_of(config.groups),
         optimizer=config.optimizer,
         beta2=config.beta2 if adam else 0.0,
         v0=config.v0 if adam else 0.0,

@@ -28,7 +28,6 @@ from raydpzv.settings.bounds import Count, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import MissedSigns, Signs
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector
 
 
@@ -55,7 +54,7 @@ class SignSteps(LocalSteps):
         losses, values = super()._derivatives(objective, x, directions, rows)
         return losses, np.where(np.isfinite(values), signs_of(values), np.nan)
 
-    def _answer(self, order: Order, values_KP: np.ndarray, seeds_K: np.ndarray) -> Body:
+    def _answer(self, order: Order, values_KP: np.ndarray) -> Body:
         check_finite(values_KP, order.client, order.round)  # a bit cannot say so
         return Signs(packed(values_KP))
 
@@ -66,7 +65,7 @@ class FeedsignServer(SeededServer):
     def _catch_up(self, seeds: np.ndarray, scalars: np.ndarray, seeds_K: np.ndarray) -> Body:
         return MissedSigns(packed(scalars))
 
-    def _reply_bytes(self, pairs: int) -> int:
+    def _upload_bytes(self, pairs: int) -> int:
         return -(-pairs // 8)
 
     def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
@@ -101,7 +100,7 @@ def feedsign_settings(config: FeedsignConfig, key: Key) -> SeededSettings:
     """Return what server and clients agree on."""
     return SeededSettings(
         key,
-        Rule(config.direction),
+        config.rule,
         config.batch,
         schedule_of(config, "lr"),
         Schedule(config.perturbations),
@@ -129,6 +128,6 @@ FEEDSIGN = HorizontalMethod(
     config=FeedsignConfig,
     server=_server,
     clients=_clients,
-    rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
+    rule=lambda c: UpdateRule(c.rule, step_seeds=True),
     cohort=lambda c, clients: c.cohort,
 )

@@ -131,7 +131,7 @@ class Updates:
     def enter(self, party: int, read: int, seeds_K: np.ndarray, values_KP: np.ndarray) -> None:
         """Make the next update: of `party`, from the model at version `read`.
 
-        Raises ReplayMismatch where the ledger has another in its place.
+        seeds_K: of steps, or of directions, [K, P]. Raises ReplayMismatch where the ledger has another in its place.
         """
         round = self.version + 1
         steps, perturbations = np.indices(values_KP.shape)
@@ -141,7 +141,7 @@ class Updates:
             "lr": self.settings.lr.at(round),
             "step": steps.ravel(),
             "perturbation": perturbations.ravel(),
-            "seed": np.repeat(seeds_K, values_KP.shape[1]),
+            "seed": np.broadcast_to(seeds_K.reshape(len(seeds_K), -1), values_KP.shape).ravel(),
             "scalar": values_KP.ravel(),
         }
         if round > self._ledger.version:
@@ -151,6 +151,10 @@ class Updates:
         self.go_to(round)
         if round % _TRIM_EVERY == 0 and not self.asks:
             self._trim()
+
+    def made(self, first: int, last: int) -> Slice:
+        """Return the updates after version `first`, up to `last`."""
+        return self._ledger.since(first, last)
 
     def go_to(self, version: int) -> None:
         """Count so many updates as made; the ledger has them."""
@@ -224,7 +228,7 @@ class SeededServer(RoundServer):
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
         syncs = [self._updates.sync(client) for client in cohort]
-        reply = 0 if self._agent else self._reply_bytes(self._settings.pairs(round))
+        reply = 0 if self._agent else self._upload_bytes(self._settings.pairs(round))
         return [
             Order(
                 *(client, body, round),
@@ -253,7 +257,7 @@ class SeededServer(RoundServer):
         """Return the updates that a client missed, and the seeds that it is to try."""
         return (AgentSeeds if self._agent else CatchUp)(seeds, scalars, seeds_K)
 
-    def _reply_bytes(self, pairs: int) -> int:
+    def _upload_bytes(self, pairs: int) -> int:
         """Return the bytes of an answer with so many scalars."""
         return self._value_bytes * pairs
 

@@ -68,7 +68,31 @@ def test_a_report_of_a_comparison_is_its_page(compared):
     done = raydpzv("report", folder)
     assert done.exit_code == 0
     assert done.stdout.strip() == str(folder / "comparison.html")
-    assert (folder / "comparison.html").is_file()
+    links = re.findall(r'<a href="(runs/[^"]+)">', (folder / "comparison.html").read_text())
+    assert len(links) == 8
+    assert all((folder / link).is_file() for link in links)
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_table_of_a_paper_is_printed_alone_and_written(compared):
+    _, folder = compared
+    again = (
+        "compare",
+        "digits_dpzv",
+        "vafl",
+        "--targets",
+        "0.15,0.99",
+        *SHORT,
+        "--seeds",
+        2,
+        "--out",
+        folder,
+    )
+    done = raydpzv(*again, "--latex")
+    assert done.exit_code == 0
+    assert done.stdout == (folder / "table.tex").read_text()
+    assert "\\begin{tabular}" in done.stdout
+    assert "choose one of --latex and --json" in raydpzv(*again, "--latex", "--json").stderr
 
 
 @pytest.mark.usefixtures("unrendered")

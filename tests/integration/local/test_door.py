@@ -242,7 +242,7 @@ def test_named_weights_come_from_any_update(tmp_path):
         run.state_dict()
     with pytest.raises(InputError, match="wanted a party from 0 to 1, got 2"):
         run.state_dict(2)
-    with pytest.raises(InputError, match='state_dict: party: wanted the number of a client, got "shop"'):
+    with pytest.raises(InputError, match='party: wanted the number of a client, got "shop"'):
         run.state_dict("shop")
 
 

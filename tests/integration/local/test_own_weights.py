@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import torch
 from torch import nn
 
 import raydpzv
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import rebuild, rebuild_client
 from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
@@ -148,3 +150,20 @@ def test_a_stopped_run_resumes_with_the_same_weights_alone(tmp_path):
     prepared, folder, _ = continued(tmp_path / "run", moved)
     resumed = run_prepared(prepared, folder, runner="local")
     np.testing.assert_array_equal(resumed.models["shared"], whole.models["shared"])
+
+
+def test_a_file_that_differs_on_another_machine_is_named(tmp_path):
+    path = file(tmp_path, weights())
+    sent = pickle.dumps(raydpzv.horizontal(net, (X, Y), weights=path, **SETTINGS))
+    assert prepare(pickle.loads(sent)).flat_model("shared").size > 0
+    file(tmp_path, weights(shift=1.0))
+    with pytest.raises(DataError, match=r'first.pt" differs on .* copy the same file to every machine'):
+        prepare(pickle.loads(sent))
+
+
+@pytest.mark.parametrize("given", [[BANK], ["bank.pt"], {"bank": BANK}, nn.Linear(4, 3)])
+def test_one_model_wants_one_file_or_state_dict(given):
+    with pytest.raises(
+        SpecError, match=r"model.weights: wanted one file \(.safetensors, .pt\) or one state_dict"
+    ):
+        raydpzv.horizontal(net, (X, Y), weights=given, **SETTINGS)

@@ -67,6 +67,7 @@ HORIZONTAL: dict[str, tuple[str, ...]] = {
     "mezo": ("digits_decomfl", *FEW, "split.clients=1", "method.name=mezo"),
     "feedsign": ("digits_decomfl", *ROUNDS, "method.name=feedsign"),
     "fzoo": ("digits_decomfl", *ROUNDS, "method.name=fzoo"),
+    "fedkseed": ("digits_decomfl", *ROUNDS, "method.name=fedkseed"),
     "decomfl, torch": ("digits_decomfl", *ROUNDS, "method.direction=sphere", "model.engine=torch"),
     "fedavg": ("digits_decomfl", *ROUNDS, "method.name=fedavg"),
     "fedavg, torch": ("digits_decomfl", *ROUNDS, "method.name=fedavg", "model.engine=torch"),

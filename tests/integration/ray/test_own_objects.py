@@ -11,8 +11,9 @@ from torch import nn
 
 import raydpzv
 from raydpzv import foreign
-from raydpzv.errors import SpecError
+from raydpzv.errors import DataError, SpecError
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.settings import sections
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -82,6 +83,24 @@ def test_own_objects_give_the_same_bits_on_actors(kind):
     assert ("measures" in here.summary) == kind.startswith("numbers")
     for name, values in here.models.items():
         np.testing.assert_array_equal(there.models[name], values)
+
+
+def test_actors_start_from_the_file_of_weights_or_refuse_another(tmp_path, monkeypatch):
+    torch.save({"weight": torch.eye(8)[:3], "bias": torch.zeros(3)}, tmp_path / "first.pt")
+    scenario = raydpzv.horizontal(
+        lambda: nn.Linear(8, 3),
+        (X, Y),
+        clients=Y,
+        classes=[0, 1, 2],
+        weights=tmp_path / "first.pt",
+        updates=2,
+        lr=0.1,
+    )
+    there = raydpzv.run(scenario, runner="ray")
+    assert there.summary["digest"] == raydpzv.run(scenario).summary["digest"]
+    monkeypatch.setattr(sections, "file_sha256", lambda path: "0" * 64)  # as if this machine had another file
+    with pytest.raises(DataError, match=r'first.pt" differs on .* copy the same file to every machine'):
+        raydpzv.run(scenario, runner="ray")
 
 
 @pytest.mark.usefixtures("unrendered")

@@ -140,6 +140,10 @@ VIRTUAL = {
         changed(DECOMFL, "method.name=feedsign"),
         ("resources.hosts=4", *CALLS),
     ),
+    "horizontal, calls, a pool of seeds": (
+        changed(DECOMFL, "method.name=fedkseed", "method.pool=64"),
+        (HOSTS, *CALLS),
+    ),
     "horizontal, calls, weights": (fedavg, (HOSTS, *CALLS)),
 }
 

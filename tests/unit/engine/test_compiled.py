@@ -112,7 +112,7 @@ def test_kept_directions_give_the_bits_of_new_ones(
     law: Any, momentum: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stepped(kept: int) -> tuple[str, str]:
-        monkeypatch.setattr("raydpzv.engine.compiled.KEPT_FLOATS", kept)
+        monkeypatch.setattr("raydpzv.engine.kept_directions.KEPT_FLOATS", kept)
         bottom, _ = bottoms("mlp", (64, 40), rule=Rule(law, momentum))  # more than one tile of the generator
         seen = hashlib.sha256()
         for n in range(3):

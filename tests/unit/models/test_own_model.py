@@ -10,6 +10,7 @@ from raydpzv.foreign import handle
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.own_model import check_model, model
+from raydpzv.zo import perturbation
 
 RECORDS = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
 
@@ -100,7 +101,7 @@ def test_what_makes_no_module_is_refused(found, options, complaint):
 
 
 class Large(nn.Module):
-    """More parameters than are perturbed at once."""
+    """More parameters than are perturbed at once, where 2^14 are."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -118,7 +119,9 @@ class Large(nn.Module):
         return self.narrow(self.wide(x) + self.tied(x))
 
 
-def test_a_large_model_that_reads_weights_past_their_layer_is_refused():
+def test_a_large_model_that_reads_weights_past_their_layer_is_refused(monkeypatch):
+    check_model(FlatModel(lambda: Large("reads"), Key(0)), RECORDS, 3, "the model")  # small: perturbed whole
+    monkeypatch.setattr(perturbation, "_SMALL", 1 << 14)
     check_model(FlatModel(lambda: Large("calls"), Key(0)), RECORDS, 3, "the model")
     check_model(FlatModel(lambda: Large("normed"), Key(0)), RECORDS, 3, "the model")
     with pytest.raises(

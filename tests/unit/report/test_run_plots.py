@@ -279,7 +279,7 @@ def test_a_run_without_rows_has_no_pictures(draw: Any) -> None:
 @pytest.mark.parametrize("draw", VERTICAL)
 def test_one_run_without_rows_does_not_hide_the_other(draw: Any, private: RunView) -> None:
     empty = RunView("empty", {}, {name: schema.empty_table() for name, schema in SCHEMAS.items()})
-    assert plots.png(figure(draw([empty, private]))).startswith(b"\x89PNG")
+    assert plots.image(figure(draw([empty, private]))).startswith(b"\x89PNG")
 
 
 def test_a_single_round_draws(tmp_path: Path) -> None:
@@ -287,11 +287,11 @@ def test_a_single_round_draws(tmp_path: Path) -> None:
     for draw in DRAWINGS:
         picture = draw([one])
         if picture and picture.figure:
-            assert plots.png(picture.figure)
+            assert plots.image(picture.figure)
 
 
 def test_equal_figures_give_equal_bytes_and_pyplot_stays_out(private: RunView) -> None:
-    assert plots.png(figure(client_plots.timeline([private]))) == plots.png(
+    assert plots.image(figure(client_plots.timeline([private]))) == plots.image(
         figure(client_plots.timeline([private]))
     )
     assert "matplotlib.pyplot" not in sys.modules

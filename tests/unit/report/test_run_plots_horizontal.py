@@ -200,7 +200,7 @@ def test_legends_do_not_eat_the_picture(rounds: RunView) -> None:
     twins = [RunView(f"a run with a long name, number {i}", rounds.summary, rounds.rows) for i in range(8)]
     one, many = (figure(run_plots.loss_over_updates(runs)) for runs in ([rounds], twins))
     for shown in (one, many):
-        plots.png(shown)
+        plots.image(shown)
     heights = [shown.axes[0].get_window_extent().height for shown in (one, many)]
     assert heights[1] > 0.85 * heights[0]
 

@@ -14,6 +14,7 @@ from raydpzv.keys import Key
 from raydpzv.models.bottoms import cnn, mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import mlp as mlp_head
+from raydpzv.zo import perturbation as under_test
 from raydpzv.zo.directions import LAWS, Direction, Law
 from raydpzv.zo.perturbation import LayerwisePerturbation, WholePerturbation, perturbation
 
@@ -150,9 +151,17 @@ def test_all_parameters_at_once_give_the_bits_of_one_layer_after_the_other(name:
     assert torch.equal(setup.forward(setup.direction(), 0.5), setup.copied(setup.direction(), 0.5))
 
 
-def test_a_large_model_is_perturbed_layer_by_layer() -> None:
+def test_a_large_model_is_perturbed_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     model = FlatModel(lambda: nn.Linear(1 << 10, 16), Key(0))
+    assert isinstance(perturbation(model.module, model.flat, model.offsets), WholePerturbation)
+    monkeypatch.setattr(under_test, "_SMALL", 1 << 14)
     assert isinstance(perturbation(model.module, model.flat, model.offsets), LayerwisePerturbation)
+
+
+def test_a_model_with_many_token_embeddings_is_perturbed_layer_by_layer() -> None:
+    for tokens, kind in ((1 << 9, WholePerturbation), (1 << 10, LayerwisePerturbation)):
+        model = FlatModel(lambda tokens=tokens: nn.Embedding(tokens, 17), Key(0))
+        assert isinstance(perturbation(model.module, model.flat, model.offsets), kind)
 
 
 @pytest.mark.parametrize("name", MODELS)

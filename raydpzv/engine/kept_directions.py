@@ -1,0 +1,100 @@
+"""The directions of a party's last upload, kept until it takes the step along them: each is made once an update."""
+
+# P directions, d parameters, n elements
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raydpzv.engine.dense import LAWS
+from raydpzv.lazy_import import torch
+from raydpzv.zo.directions import Direction
+from raydpzv.zo.kernels import Kernel
+from raydpzv.zo.update import Descent, Rule, Steps
+
+KEPT_FLOATS = 1 << 23
+"""Elements of an upload's directions up to which they are kept for the step along them: 32 MiB a client."""
+
+_make = Kernel("make_direction", "raydpzv.engine.dense_kernel")
+_add_along = Kernel("add_along", "raydpzv.engine.dense_kernel")
+_step_along = Kernel("step_along", "raydpzv.engine.dense_kernel")
+
+
+class KeptDirections:
+    """The directions u of a party's last upload before their factors: float32 [P, d] and float64 [P], by their seeds.
+
+    Of more than `KEPT_FLOATS` elements none is kept: there is room for one at a time.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._seeds = size, np.empty(0, np.uint64)
+        self.z, self.factors = np.empty((0, size), np.float32), np.empty(0)
+
+    def made(self, seeds: np.ndarray) -> bool:
+        """Return whether these are the ones that are kept."""
+        return len(self.z) == len(seeds) and np.array_equal(seeds, self._seeds)
+
+    def room(self, seeds: np.ndarray) -> np.ndarray:
+        """Return where to make these, [P or 1, d]; `factors` has room for theirs."""
+        count = len(seeds)
+        if len(self.factors) != count:
+            keeps = self.keeps(count)
+            self.z, self.factors = np.empty((count if keeps else 0, self._size), np.float32), np.empty(count)
+        self._seeds = seeds
+        return self.z if len(self.z) else np.empty((1, self._size), np.float32)
+
+    def keeps(self, count: int) -> bool:
+        """Return whether so many directions are kept."""
+        return 0 < count * self._size <= KEPT_FLOATS
+
+
+class TorchDirections:
+    """The directions of a party whose models torch computes, and its steps along them, to the bits of `Descent`.
+
+    Those of plain descent on a CPU are kept, up to `KEPT_FLOATS` elements; others are made whenever they are needed.
+    """
+
+    def __init__(self, descent: Descent) -> None:
+        x, rule = descent.x, descent.rule
+        self._descent, self._law, self._size = descent, rule.law, len(x)
+        self._kept = KeptDirections(self._size)
+        self._plain = x.device.type == "cpu" and rule.law in LAWS and rule == Rule(rule.law, rule.momentum)
+
+    def of(self, seeds: np.ndarray) -> list[Direction]:
+        """Return the directions of an upload's seeds, uint64 [P]."""
+        kept = self._kept
+        if not self._plain or not kept.keeps(len(seeds)):
+            return [self._descent.direction(int(seed)) for seed in seeds]
+        if not kept.made(seeds):
+            room = kept.room(seeds)
+            for p, seed in enumerate(seeds):
+                kept.factors[p] = _make(room[p], seed, LAWS[self._law])
+        made = zip(seeds.tolist(), kept.z, kept.factors.tolist(), strict=True)
+        return [_Kept(seed, self._size, self._law, z=z, factor=factor) for seed, z, factor in made]
+
+    def descend(self, steps: Steps) -> None:
+        """Take steps in order."""
+        kept, descent = self._kept, self._descent
+        if len(steps) != 1 or not kept.made(steps.seeds[0]):
+            descent.apply(steps)
+            return
+        velocity = descent.kept[0].numpy() if descent.kept else np.empty(0, np.float32)
+        step = (steps.scalars[0], float(steps.lrs[0]))
+        _step_along(descent.x.numpy(), velocity, (kept.z, kept.factors), step, float(descent.rule.momentum))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Kept(Direction):
+    """A direction with its elements z before its factor, float32 [d]."""
+
+    z: np.ndarray
+    factor: float
+
+    def add_to(
+        self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None
+    ) -> None:
+        out = x if out is None else out
+        coefficient = np.float32(amount * self.factor)
+        _add_along(out.numpy(), x.numpy(), self.z[start : start + x.numel()], coefficient)

@@ -1,0 +1,117 @@
+"""Weights before the first update, as a seed file names them: by a recipe where one gives the bits, else as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from raydpzv.errors import InputError
+from raydpzv.files import sha256
+from raydpzv.keys import Key
+from raydpzv.seed_file.seed_format import SeededModel, SeedTensor
+from raydpzv.seed_file.tensor_file import RawTensor
+
+Floats = npt.NDArray[np.float32]
+_NEAR = 2
+"""Steps between the bound that a draw suggests, which division rounded, and the true one, at most."""
+
+
+def first_tensors(
+    shapes: Sequence[tuple[str, tuple[int, ...]]],
+    flat: Floats,
+    key: Key | None,
+    base: Mapping[str, RawTensor],
+) -> tuple[SeedTensor, ...]:
+    """Return the tensors of a vector [d] before the first update, each with the shortest source of its bits.
+
+    key: of the model, whose uniform draws `raydpzv.models.flat.FlatModel` takes; base: tensors that readers have.
+    """
+    found, place = [], 0
+    for name, shape in shapes:
+        size = int(np.prod(shape, dtype=np.int64))
+        found.append(_first(name, shape, flat[place : place + size], key, base.get(name)))
+        place += size
+    return tuple(found)
+
+
+def _first(
+    name: str, shape: tuple[int, ...], values: Floats, key: Key | None, given: RawTensor | None
+) -> SeedTensor:
+    there = None if given is None or given.shape != shape else given.values
+    if there is not None and _same(there.ravel(), values):
+        return SeedTensor(name, shape, "weights")
+    if _same(np.full_like(values, values[0]), values):
+        return SeedTensor(name, shape, "constant", float(values[0]))
+    if key is not None:
+        path, _, leaf = name.rpartition(".")
+        words = (key / "initial" / path / leaf).digest(16)
+        if (bound := _bound(words, values)) is not None:
+            return SeedTensor(name, shape, "uniform", bound, words)
+    return SeedTensor(name, shape, "stored", values=values)
+
+
+def _bound(key: bytes, values: Floats) -> float | None:
+    """Return the bound at which the key's uniform draws are these values; None if there is none."""
+    draws = _draws(key, len(values))
+    largest = int(np.argmax(np.abs(draws)))
+    bound = values[largest] / draws[largest]
+    near = [bound]
+    for towards in (np.float32(-np.inf), np.float32(np.inf)):
+        at = bound
+        for _ in range(_NEAR):
+            at = np.nextafter(at, towards)
+            near.append(at)
+    return next((float(b) for b in near if _same(draws * b, values)), None)
+
+
+def _draws(key: bytes, count: int) -> Floats:
+    """Return uniform draws on ±1 of a 128-bit key, float32."""
+    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+    return generator.random(count, dtype=np.float32) * np.float32(2) - np.float32(1)
+
+
+def _same(a: Floats, b: Floats) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def initial_vector(
+    model: SeededModel, base: Mapping[str, RawTensor] | None, where: object = "weights"
+) -> Floats:
+    """Return a model's parameters before the first update, float32 [d].
+
+    base: tensors by name; where: their file. Raises InputError where a tensor is missing, or where they are not those
+    of the seed file.
+    """
+    lacking = [t.name for t in model.tensors if t.start == "weights" and t.name not in (base or {})]
+    if lacking:
+        what = f"the weights in {where} lack" if base is not None else "give --weights with"
+        raise InputError(
+            f"{model.name}: {what} {', '.join(lacking[:5])}; its first weights have the sha256 {model.initial.hex()}"
+        )
+    flat = np.concatenate([_values(tensor, base or {}).ravel() for tensor in model.tensors])
+    if (found := sha256(flat)) != model.initial.hex():
+        raise InputError(
+            f"{model.name}: other first weights: sha256 {found} from {where}, the seed file wants "
+            f"{model.initial.hex()}; give the weights that the training started from"
+        )
+    return flat
+
+
+def _values(tensor: SeedTensor, base: Mapping[str, RawTensor]) -> Floats:
+    if tensor.start == "stored":
+        assert tensor.values is not None
+        return tensor.values
+    if tensor.start == "constant":
+        return np.full(tensor.size, tensor.number, np.float32)
+    if tensor.start == "uniform":
+        return _draws(tensor.key, tensor.size) * np.float32(tensor.number)
+    given = base[tensor.name]
+    values = given.values
+    if values is None or given.shape != tensor.shape:
+        raise InputError(
+            f"{tensor.name}: wanted floats of the shape {list(tensor.shape)}, got {given.dtype} {list(given.shape)}; "
+            "give the weights that the training started from"
+        )
+    return values

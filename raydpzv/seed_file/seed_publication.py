@@ -1,0 +1,281 @@
+"""Write the models of a finished run to a seed file: what its ledger released, and nothing else of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
+from raydpzv.errors import InputError, ReplayMismatch
+from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.files import sha256, write_atomically
+from raydpzv.foreign import is_foreign
+from raydpzv.keys import SERVER_PARTY, Key, pool_seeds, step_words
+from raydpzv.ledger.entries import SHARED, Slice, bounds
+from raydpzv.ledger.header import Header
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.replica import SeedSums
+from raydpzv.records.publish import finished, models_on_record, publication_of
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.seed_file.first_weights import first_tensors
+from raydpzv.seed_file.seed_format import (
+    MAGIC,
+    OPTIONS,
+    ScalarForm,
+    SeededModel,
+    SeedFile,
+    SeedRoot,
+    Seeds,
+    StepPhase,
+    as_float16,
+    decode_seed_file,
+    encode_seed_file,
+    places,
+    seeds_of_root,
+    smallest_form,
+    widths_of,
+)
+from raydpzv.seed_file.seed_replay import rebuilt
+from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors
+
+if TYPE_CHECKING:
+    from raydpzv.models.flat import FlatModel
+
+_NOTHING = bytes(32)
+_UNNAMED = "parameters"
+"""The one tensor of a model whose module is not here to name its own."""
+
+
+@dataclass(frozen=True)
+class SeedFileFacts:
+    """What was written: bytes in all, of them first weights; scalars, their forms; whether each bit is kept.
+
+    verdict: on the run's privacy. models: digests of their results by name; unnamed: those that are one tensor without
+    a name of its own.
+    """
+
+    size: int
+    stored: int
+    scalars: int
+    forms: Sequence[ScalarForm]
+    exact: bool
+    verdict: str
+    models: Mapping[str, str]
+    unnamed: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A model of a run: its name in the ledger's header, its party there (None: all updates are its own)."""
+
+    name: str
+    party: int | None
+    first: np.ndarray
+    key: Key
+    module: Callable[[], FlatModel]
+    weights: str | None
+
+
+def publish_seed_file(
+    path: Path,
+    out: Path,
+    *,
+    client: int | None = None,
+    form: ScalarForm | None = None,
+    weights: Path | None = None,
+) -> SeedFileFacts:
+    """Write the seed file of a finished run to `out`, after a rebuild from its bytes; return what it has.
+
+    client: of a vertical run, its model alone. form: of the scalars; None: the smallest that keeps every bit. weights:
+    a file that readers have; None: the scenario's. Raises InputError if nothing may leave or the run has no seeds,
+    DataError if its folder is damaged, ReplayMismatch if the rebuilt models are not those on record.
+    """
+    folder = RunFolder.open(path)
+    verdict = _require_leaving(folder)
+    if out.is_dir() or (out.exists() and not out.read_bytes().startswith(MAGIC)):
+        raise InputError(f"{out}: holds something else than a seed file; choose another --out, or delete it")
+    file, unnamed, base = _file_of(folder, client, form, weights)
+    models, exact = [], True
+    on_record = models_on_record(folder)
+    for model in file.models:
+        x = rebuilt(file, model, base)
+        models.append(replace(model, result=bytes.fromhex(sha256(x))))
+        exact = exact and sha256(x) == sha256(on_record[model.name])
+    if not exact and form != "float16":
+        raise ReplayMismatch(
+            f"{path}: the models rebuilt from its ledger are not those on record; another machine or other library "
+            "versions (compare environment.json)"
+        )
+    data = encode_seed_file(replace(file, models=tuple(models)))
+    decode_seed_file(data, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, data)
+    stored = sum(t.values.nbytes for m in models for t in m.tensors if t.values is not None)
+    scalars = sum(len(model.scalars) for model in models)
+    return SeedFileFacts(
+        *(len(data), stored, scalars, sorted({model.form for model in models}), exact, verdict),
+        {model.name: model.result.hex() for model in models},
+        unnamed,
+    )
+
+
+def _require_leaving(folder: RunFolder) -> str:
+    """Return the verdict on a run that may leave. Raises InputError for one that may not.
+
+    A run that asked for no privacy has no ε to break: its owner decides. All others leave as `publish` lets them.
+    """
+    if folder.published:
+        return str(folder.summary()["privacy_verdict"])
+    privacy = folder.spec().privacy
+    if privacy is None or privacy.mode == "none":
+        return str(finished(folder)["privacy_verdict"])
+    return str(publication_of(folder).summary["privacy_verdict"])
+
+
+def _file_of(
+    folder: RunFolder, client: int | None, form: ScalarForm | None, weights: Path | None
+) -> tuple[SeedFile, list[str], dict[str, RawTensor] | None]:
+    """Return a run's seed file without digests of results, models without names, and the weights that readers have."""
+    spec = folder.spec()
+    if spec.descriptor.rule is None or not folder.ledger.exists():
+        raise InputError(
+            f"{folder.path}: {spec.method.name} keeps no ledger of seeds and scalars; its models are in models.npz"
+        )
+    plan, planned = _planned(folder, client)
+    weights = weights or next(filter(None, (_readable(one.weights) for one in planned)), None)
+    base = None if weights is None else read_tensors(weights)
+    unnamed, models = [], []
+    with Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+        header = ledger.header
+        if header.shifted:
+            raise InputError(
+                f"{folder.path}: its clients shift seeds by a secret (method.private_seed_shift), which a seed file "
+                "would give away; nothing was written"
+            )
+        for one in planned:
+            shapes = _shapes(one, header)
+            if shapes is None:
+                unnamed.append(one.name)
+                shapes = [(_UNNAMED, (len(one.first),))]
+            tensors = first_tensors(shapes, one.first, one.key, base or {})
+            mine = ledger.since(0) if one.party is None else ledger.since(0).of(one.party)
+            if header.pool:
+                mine = _summed(mine, pool_seeds(Key(spec.seed), header.pool))
+            begin = plan.tail() if one.party is not None else None
+            average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
+            models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
+    models = [_in_form(model, form or smallest_form(model.scalars)) for model in models]
+    trained = {tensor.name for model in models for tensor in model.tensors}
+    frozen = frozen_sha256(base, trained) if base else b""
+    return _file(header, models, frozen), unnamed, base
+
+
+def _summed(updates: Slice, pool: np.ndarray) -> Slice:
+    """Return updates along a pool's seeds as one update with the sum of each, which makes the same bits."""
+    sums = SeedSums(pool)
+    sums.add(updates)
+    step, lrs = sums.step, np.full(np.count_nonzero(sums.values), sums.step.lr)
+    zeros = np.zeros(len(lrs), np.int64)
+    numbers = np.arange(len(lrs), dtype=np.int32)
+    return Slice(
+        *(0, 1, zeros + 1, numbers * 0 + SHARED, zeros, zeros, numbers),
+        *(np.asarray(step.seeds), np.asarray(step.scalars), lrs),
+    )
+
+
+def _file(header: Header, models: Sequence[SeededModel], frozen: bytes) -> SeedFile:
+    options = {name: float(getattr(header, name)) for name in OPTIONS if getattr(header, name)}
+    return SeedFile(header.law, tuple(models), header.step_seeds, header.optimizer, options, frozen)
+
+
+def _planned(folder: RunFolder, client: int | None) -> tuple[Any, list[_Planned]]:
+    """Return how a run's models are made, and those that are asked for."""
+    found = folder.spec()
+    if found.one_model:
+        if client is not None:
+            raise InputError("--client: all clients train one model; leave it out")
+        one = cast(HorizontalScenario, found)
+        whole = ModelPlan.of(one, folder.environment(), folder.first_models())
+        first = whole.replica(follows_secret=False).state()[0]
+        key = Key(one.seed) / "model"
+        return whole, [_Planned(MODEL, None, first, key, whole.model, one.model.weights)]
+    spec = cast(VerticalScenario, found)
+    plan = BottomPlan.of(spec, folder.environment(), folder.first_models())
+    clients = range(spec.split.clients)
+    if client is not None and client not in clients:
+        raise InputError(f"--client: wanted 0..{len(clients) - 1}, got {client}")
+    return plan, [
+        _Planned(
+            *(f"client {m}", m, plan.replica(m).state()[0], Key(spec.seed) / "client" / m),
+            lambda m=m: plan.model(m),  # type: ignore[misc]
+            spec.model.weights_of(m, spec.party_names),
+        )
+        for m in (clients if client is None else [client])
+    ]
+
+
+def _readable(weights: str | None) -> Path | None:
+    """Return the file of a scenario's weights if it is here."""
+    if weights is None or is_foreign(weights) or not Path(weights).is_file():
+        return None
+    return Path(weights)
+
+
+def _shapes(one: _Planned, header: Header) -> list[tuple[str, tuple[int, ...]]] | None:
+    """Return the names and shapes of a model's tensors; None if its module is not here, or is another one now."""
+    try:
+        module = one.module()
+    except InputError:  # the user's object, or its weights, are elsewhere
+        return None
+    if module.layout != header.models[one.name].layout:
+        return None
+    return [(name, tuple(p.shape)) for name, p in module.trained.items()]
+
+
+def _model(
+    one: _Planned, tensors: Any, mine: Slice, key: Key, step_seeds: bool, average: int | None
+) -> SeededModel:
+    phases = tuple(_phases(mine))
+    if not np.array_equal(places(widths_of(phases)), mine.perturbation):
+        raise InputError(
+            "the ledger's directions are not numbered from 0 in each step, which a seed file cannot hold"
+        )
+    seeds = mine.seed[mine.perturbation == 0] if step_seeds else np.array(mine.seed)
+    party = SERVER_PARTY if one.party is None else one.party
+    root = SeedRoot(step_words(key) if step_seeds else key.direction_words, party)
+    same = np.array_equal(seeds_of_root(root, phases, step_seeds), seeds)
+    given: SeedRoot | Seeds = root if same else seeds
+    initial = bytes.fromhex(sha256(one.first))
+    return SeededModel(
+        one.name, tensors, initial, _NOTHING, phases, given, np.array(mine.scalar), average=average
+    )
+
+
+def _phases(mine: Slice) -> Iterator[StepPhase]:
+    """Yield runs of updates that are alike. Raises InputError for steps of different numbers of directions."""
+    alike = []
+    for update in mine.each():
+        steps = int((update.perturbation == 0).sum())
+        width, rest = divmod(len(update), max(steps, 1))
+        if rest or not np.array_equal(np.diff(update.step) != 0, np.arange(1, len(update)) % width == 0):
+            raise InputError(
+                f"update {update.last}: its steps have different numbers of directions, which a seed file cannot hold"
+            )
+        alike.append((steps, width, float(update.lr[0])))
+    for (steps, width, lr), group in groupby(alike):
+        yield StepPhase(sum(1 for _ in group), steps, width, lr)
+
+
+def _in_form(model: SeededModel, form: ScalarForm) -> SeededModel:
+    if form == "float16":
+        return replace(model, form=form, scalars=as_float16(model.scalars))
+    if form == "sign" and smallest_form(model.scalars) != "sign":
+        raise InputError(
+            f"{model.name}: one bit a scalar wants scalars of one size, and these differ; write them as float32"
+        )
+    return replace(model, form=form)
