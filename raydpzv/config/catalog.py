@@ -110,7 +110,9 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
 def refuse_standard_input(scenario: str) -> None:
     """Raise SpecError for "-", which other programs take for their standard input."""
     if scenario == "-":
-        raise SpecError("-: no scenario is read from standard input; save it as a .toml file and give its path")
+        raise SpecError(
+            "-: no scenario is read from standard input; save it as a .toml file and give its path"
+        )
 
 
 def is_object(scenario: str) -> bool:
