@@ -22,7 +22,7 @@ from raydpzv.keys import direction_seeds, step_seeds
 MAGIC, VERSION = b"SEEDS", 1
 _SUM = 32
 """Bytes of a SHA-256."""
-LAWS = ("gaussian", "sphere", "rademacher", "torch_normal")
+LAWS = ("gaussian", "sphere", "rademacher", "rank_one", "torch_normal")
 """Laws of directions that this version rebuilds."""
 OPTIMIZERS = ("sgd", "signsgd", "adam", "svrg")
 OPTIONS = ("momentum", "damped", "beta2", "v0", "epoch")
@@ -33,7 +33,7 @@ FORMS: tuple[ScalarForm, ...] = get_args(ScalarForm)
 StartKind = Literal["stored", "constant", "uniform", "weights"]
 _STARTS: tuple[StartKind, ...] = get_args(StartKind)
 _OF_MODEL = {
-    *("name", "tensors", "initial", "result", "average", "phases"),
+    *("name", "tensors", "factors", "initial", "result", "average", "phases"),
     *("root", "scalars", "size"),
 }
 _LENGTH = struct.Struct("<I")
@@ -48,7 +48,7 @@ class SeedTensor:
     """One trained tensor: its name, its shape, and where its values before the first update come from.
 
     start: stored (`values`), constant (`number`), uniform (of the 128-bit `key`, on ±`number`) or weights: of a file of
-    weights that the reader has, under the same name.
+    weights that the reader has, under the same name. lr, smoothing: factors of the step size and the smoothing radius.
     """
 
     name: str
@@ -57,6 +57,8 @@ class SeedTensor:
     number: float = 0.0
     key: bytes = b""
     values: Floats | None = None
+    lr: float = 1.0
+    smoothing: float = 1.0
 
     @property
     def size(self) -> int:
@@ -158,6 +160,8 @@ def encode_seed_file(file: SeedFile) -> bytes:
 def _about(model: SeededModel) -> dict[str, Any]:
     """Return what the header says of a model."""
     about: dict[str, Any] = {"name": model.name, "tensors": [_source(tensor) for tensor in model.tensors]}
+    factors = [[tensor.lr, tensor.smoothing] for tensor in model.tensors]
+    about |= {"factors": factors} if any(pair != [1, 1] for pair in factors) else {}
     about |= {"initial": model.initial.hex(), "result": model.result.hex()}
     about |= {} if model.average is None else {"average": model.average}
     about["phases"] = [[p.updates, p.steps, p.perturbations, p.lr] for p in model.phases]
@@ -257,7 +261,13 @@ def _require_known(about: Mapping[str, Any], path: object) -> None:
 def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> SeededModel:
     if unknown := about.keys() - _OF_MODEL:
         raise ValueError(f"no key {min(unknown)} of a model is known")
-    tensors = tuple(_tensor(*each, numbers=numbers) for each in about["tensors"])
+    factors = about.get("factors", [[1.0, 1.0]] * len(about["tensors"]))
+    tensors = tuple(
+        replace(_tensor(*each, numbers=numbers), lr=float(lr), smoothing=float(smoothing))
+        for each, (lr, smoothing) in zip(about["tensors"], factors, strict=True)
+    )
+    if not all(0 < factor < math.inf for tensor in tensors for factor in (tensor.lr, tensor.smoothing)):
+        raise ValueError("a factor is not a finite number above 0")
     if not 0 < sum(tensor.size for tensor in tensors) <= MOST_PARAMETERS:
         raise ValueError(f"a model wants 1 to {MOST_PARAMETERS:,} parameters")
     phases = tuple(StepPhase(int(u), int(k), int(p), float(lr)) for u, k, p, lr in about["phases"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,7 @@ from raydpzv.seed_file.seed_format import (
     widths_of,
 )
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors, write_tensors
+from raydpzv.zo.spans import Group
 from raydpzv.zo.update import Rule
 
 
@@ -45,7 +47,7 @@ def rebuilt(
     x = initial_vector(model, base, where)
     if file.law == "torch_normal":
         return _by_torch(file, model, x)
-    replica = Replica(x, rule_of(file), step_seeds=file.step_seeds)
+    replica = Replica(x, rule_of(file, model), step_seeds=file.step_seeds)
     tail = ModelAverage(model.average)
     replica.follow(updates_of(file, model), None if model.average is None else tail)
     mean = tail.mean()
@@ -79,10 +81,13 @@ def normals_of_torch(seed: int, shapes: Sequence[tuple[int, ...]]) -> Floats:
     return np.concatenate([z.numpy().ravel() for z in drawn])
 
 
-def rule_of(file: SeedFile) -> Rule:
-    """Return the rule by which a file's pairs move its models."""
-    numbers = dict(file.options)
-    return Rule(
+def rule_of(file: SeedFile, model: SeededModel) -> Rule:
+    """Return the rule by which a file's pairs move one of its models."""
+    numbers, tensors = dict(file.options), model.tensors
+    groups = [
+        (glob.escape(t.name), Group(t.lr, t.smoothing)) for t in tensors if (t.lr, t.smoothing) != (1, 1)
+    ]
+    rule = Rule(
         cast(Any, file.law),
         numbers.get("momentum", 0.0),
         bool(numbers.get("damped", 0.0)),
@@ -90,7 +95,9 @@ def rule_of(file: SeedFile) -> Rule:
         beta2=numbers.get("beta2", 0.0),
         v0=numbers.get("v0", 0.0),
         epoch=int(numbers.get("epoch", 0)),
+        groups=tuple(groups),
     )
+    return rule.on(tuple((tensor.name, tensor.shape) for tensor in tensors))
 
 
 def updates_of(file: SeedFile, model: SeededModel) -> Slice:

@@ -69,6 +69,17 @@ def sample(
     return replace(file, models=(with_digests(file, model, base),), frozen=frozen)
 
 
+def grouped() -> tuple[SeedTensor, ...]:
+    """Matrices, vectors and a row, with factors of step size and smoothing radius."""
+    words = (KEY / "grouped").digest(16)
+    return (
+        *tensors(7)[:2],
+        SeedTensor("row", (1, 6), "constant", 0.0, lr=3.0),
+        SeedTensor("kernel", (4, 2, 3), "uniform", 0.5, words, lr=0.3, smoothing=0.7),
+        SeedTensor("last", (2, 600), "constant", 0.0, smoothing=0.1),
+    )
+
+
 BASE = {
     "scale": np.arange(3, dtype=np.float32) / 7,
     "frozen": np.ones((2, 2), np.float32),
@@ -88,6 +99,8 @@ def vectors() -> dict[str, SeedFile]:
         "signs": sample("rademacher", form="sign", derived=False),
         "wide_sphere": sample("sphere", given=wide, derived=False, of_steps=False, phases=ONE_STEP),
         "wide_signs": sample("rademacher", given=wide, form="sign", phases=ONE_STEP),
+        "rank_one": sample("rank_one", given=grouped()),
+        "groups": sample("sphere", of_steps=False, given=grouped(), momentum=0.5),
         "mean": sample(of_steps=False, average=3, phases=ONE_STEP),
         "weights": sample(given=given),
     }
