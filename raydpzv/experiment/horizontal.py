@@ -389,11 +389,11 @@ def _check(found: PreparedHorizontal) -> None:
     spec = found.spec
     if spec.descriptor.own_keys(spec.method):
         require_installed()
-    if DATA_SOURCES[spec.data.source].tokens:
+    if DATA_SOURCES[spec.data.source].tokens and not is_foreign(spec.model.kind):
         raise SpecError(
             f'model.kind: "{spec.model.kind}" takes numbers, but the rows of data.source = "{spec.data.source}" are '
-            'token ids, whose size means nothing; use a vertical method with model.bottom = "transformer", or another '
-            "source"
+            "token ids, whose size means nothing; use your own model, a vertical method with model.bottom = "
+            '"transformer", or another source'
         )
     _check_outputs(spec, found.split.train.width)
     if is_foreign(spec.loss) or spec.evaluate.metrics:

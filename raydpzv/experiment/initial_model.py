@@ -24,8 +24,10 @@ from raydpzv.methods.replica import PooledReplica, Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
+from raydpzv.settings.fields import with_folder
 from raydpzv.settings.party_names import label
 from raydpzv.settings.sections import LoraSection
+from raydpzv.settings.sections_data import DataSection
 from raydpzv.zo.spans import Shapes, check_groups, factors, groups_of, layout_of
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
@@ -121,10 +123,15 @@ def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) ->
     name = model.bottom_of(client)
     if is_foreign(name):
         own: OwnModel = BOTTOMS[name]
-        offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client}
-        return own(model.options or {}, offered)
+        offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client} | _vocabulary(data)
+        return own(with_folder(model.options, model.folder), offered)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
+
+
+def _vocabulary(data: DataSection) -> dict[str, int]:
+    """Return what is offered to a user's own model of token ids beside their shape."""
+    return {"vocabulary": data.vocabulary} if DATA_SOURCES[data.source].tokens else {}
 
 
 def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
@@ -314,7 +321,8 @@ class ModelPlan:
         if is_foreign(model.kind):
             own: OwnModel = WHOLE_MODELS[model.kind]
             offered = {"shape": self.shape, "outputs": self.outputs, "classes": self.classes}
-            return own(model.options or {}, offered)
+            offered |= _vocabulary(self.spec.data)
+            return own(with_folder(model.options, model.folder), offered)
         refuse_options(model.options, "options", model.kind)
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 

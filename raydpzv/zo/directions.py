@@ -9,7 +9,7 @@ rank_one   a bᵀ for each weight matrix, a and b normal, else N(0, 1): no matri
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -19,7 +19,7 @@ import numpy as np
 from raydpzv.errors import InputError
 from raydpzv.lazy_import import torch
 from raydpzv.zo import device, kernels
-from raydpzv.zo.apply_seeds import Base, drawn, replay_products
+from raydpzv.zo.apply_seeds import Base, replay_products
 from raydpzv.zo.spans import Span, overlaps
 
 Law = Literal["gaussian", "sphere", "rademacher", "rank_one"]
@@ -111,17 +111,6 @@ class Direction:
 def base_of(law: Law) -> Base:
     """Return what the generator makes for a law."""
     return "rademacher" if law == "rademacher" else "gaussian"
-
-
-def products_at(
-    directions: Sequence[Direction], start: int, amount: float
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return amount · a_p [P, m] and b_p [P, n] of the matrix that begins at `start`; None if u is no product there."""
-    span = directions[0].span_at(start)
-    if not span.rows:
-        return None
-    z = drawn(np.array([u.seed for u in directions], np.uint64), span.drawn, span.rows + span.columns)
-    return z[:, : span.rows] * np.float32(amount * span.smoothing), np.ascontiguousarray(z[:, span.rows :])
 
 
 @lru_cache(maxsize=1 << 10)

@@ -13,12 +13,16 @@ axes is its own affair. Bits are not those of a forward call at moved weights: s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
-from raydpzv.zo.directions import Direction, products_at
+from raydpzv.zo.apply_seeds import drawn
+from raydpzv.zo.directions import Direction
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,8 +33,9 @@ _SMALL = 1 << 14
 """Parameters up to which a moved copy of all of them takes less time."""
 _LARGE = 1 << 22
 """Parameters above which directions go one by one: activations of several would take memory, and save little time."""
-_MOST_MOVED = 1 << 20
-"""Elements that are moved beside the model, of all directions together: 4 MiB."""
+_MOST_NUMBERS = 1 << 20
+"""Numbers beside the model, of all directions together: 4 MiB."""
+_trying = threading.Lock()
 _TRIED = 0.1
 """How far along a direction a module is tried."""
 
@@ -51,6 +56,7 @@ class JointForward:
         self._multiplied: set[str] = set()
         self._now: Mapping[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._size = sum(self._parameters[name].numel() for name in offsets)
+        self._together = self._size <= _LARGE
         self._works: bool | None = None
 
     def usable(self, directions: Sequence[Direction], x: torch.Tensor) -> bool:
@@ -73,12 +79,18 @@ class JointForward:
                 layer.register_forward_hook(self._add_product(name), prepend=True, with_kwargs=True)
         if 4 * self._moved_size(direction) > self._size:
             return False
-        try:
-            found = self.scores(self.points([direction] * 2, _TRIED), x)[0]
-        except (RuntimeError, NotImplementedError):
-            return False  # a branch on values, or an operator that torch cannot map, such as an LSTM
-        # the check of models tells of large ones
-        return self._size > _LARGE or self._agrees(found, direction, x)
+        if self._size > _LARGE:
+            return True  # the check of models says whether it calls all its layers
+        points = self.points([direction] * 2, _TRIED)
+        with _mapping_alone():
+            try:
+                self.scores(points, x)
+            except (
+                RuntimeError,
+                NotImplementedError,
+            ):  # a branch on values, or an operator that torch cannot map
+                self._together = False
+        return self._agrees(self.scores(points, x)[0], direction, x)
 
     @torch.no_grad()
     def _agrees(self, found: torch.Tensor, direction: Direction, x: torch.Tensor) -> bool:
@@ -95,23 +107,28 @@ class JointForward:
         """Return of how many directions to make the numbers at once."""
         if self._size > _LARGE:
             return 1
-        return max(1, _MOST_MOVED // max(1, self._moved_size(directions[0])))
+        numbers = _drawn(directions[0]) + self._moved_size(directions[0])
+        return max(1, _MOST_NUMBERS // numbers)
 
     @torch.no_grad()
     def points(self, directions: Sequence[Direction], amount: float) -> Points:
         """Return what w + amount · u_p takes beside w."""
-        found = Points({}, {})
+        found, count = Points({}, {}), len(directions)
+        numbers = drawn(np.array([u.seed for u in directions], np.uint64), 0, _drawn(directions[0]))
         for name, start in self._offsets.items():
-            weights = self._parameters[name].data
-            product = products_at(directions, start, amount) if name in self._multiplied else None
-            if product is not None:
-                a_Pm, b_Pn = (torch.from_numpy(each).to(weights.device) for each in product)
-                found.products[name] = a_Pm, b_Pn
+            weights, span = self._parameters[name].data, directions[0].span_at(start)
+            first, factor = span.drawn + start - span.start, float(np.float32(amount * span.smoothing))
+            last = first + (span.rows + span.columns if span.rows else weights.numel())
+            z_Pn = torch.from_numpy(numbers[:, first:last]).to(weights.device)
+            if not span.rows:
+                found.moved[name] = weights + (z_Pn * factor).view(count, *weights.shape)
                 continue
-            moved = weights.new_empty(len(directions), *weights.shape)
-            for point, direction in zip(moved, directions, strict=True):
-                direction.add_to(weights.view(-1), amount, start=start, out=point.view(-1))
-            found.moved[name] = moved
+            a_Pm, b_Pn = z_Pn[:, : span.rows] * factor, z_Pn[:, span.rows :].contiguous()
+            if name in self._multiplied:
+                found.products[name] = a_Pm, b_Pn
+            else:
+                products = a_Pm.unsqueeze(2) * b_Pn.unsqueeze(1)
+                found.moved[name] = weights + products.view(count, *weights.shape)
         return found
 
     @torch.no_grad()
@@ -129,10 +146,23 @@ class JointForward:
             finally:
                 self._now = {}
 
-        step = 1 if self._size > _LARGE else max(1, _MOST_ROWS // max(1, len(x)))
-        several = step < len(next(iter(points.products.values()))[0])
-        scores: torch.Tensor = torch.func.vmap(at_point, chunk_size=step if several else None)(*points)
-        return scores
+        count = len(next(iter(points.products.values()))[0])
+        step = max(1, _MOST_ROWS // max(1, len(x))) if self._together else 1
+        if step > 1:
+            scores: torch.Tensor = torch.func.vmap(at_point, chunk_size=step if step < count else None)(
+                *points
+            )
+            return scores
+        products = {name: list(zip(*each, strict=True)) for name, each in points.products.items()}
+        return torch.stack(
+            [
+                at_point(
+                    {name: each[p] for name, each in products.items()},
+                    {name: each[p] for name, each in points.moved.items()},
+                )
+                for p in range(count)
+            ]
+        )
 
     def _moved_size(self, direction: Direction) -> int:
         """Return how many elements are moved beside the model."""
@@ -158,3 +188,22 @@ class JointForward:
 def _multiplies(layer: nn.Module) -> bool:
     """Return whether a layer multiplies by its weights, or reads rows of them, and does nothing else with them."""
     return type(layer) is torch.nn.Linear or (type(layer) is torch.nn.Embedding and layer.max_norm is None)
+
+
+def _drawn(direction: Direction) -> int:
+    """Return how many of the stream's numbers a direction takes."""
+    last = direction.spans[-1]
+    return last.drawn + (last.rows + last.columns if last.rows else last.stop - last.start)
+
+
+@contextmanager
+def _mapping_alone() -> Iterator[None]:
+    """Let operators that torch.func would compute point by point, with a warning, raise RuntimeError."""
+    functorch: Any = torch._C._functorch  # nothing public says it
+    with _trying:
+        before = functorch._is_vmap_fallback_enabled()
+        functorch._set_vmap_fallback_enabled(False)
+        try:
+            yield
+        finally:
+            functorch._set_vmap_fallback_enabled(before)

@@ -139,6 +139,10 @@ COMMON = {
 PLACED = Change("0.1", watch=("plan",))
 
 
+# with the library of such models: test_pretrained.py
+PRETRAINED = Change('"data"', refused="model.folder: wanted a model of your own")
+
+
 def adapters(own_model: str, targets: tuple[str, str], given: tuple[str, ...] = ()) -> dict[str, Change]:
     """Return rows for the adapters of a model of your own with two linear layers."""
     usual = (own_model, *given, f'model.lora={{targets=["{targets[0]}"], rank=2}}')
@@ -148,6 +152,7 @@ def adapters(own_model: str, targets: tuple[str, str], given: tuple[str, ...] = 
 
 VERTICAL = COMMON | {
     **adapters(f"model.bottom={OWN}bottom", ("1", "3")),
+    "model.folder": PRETRAINED,
     "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
     "data.time": Change('"x"', refused="takes no time"),
     "data.source": Change('"wine"', FLAT),
@@ -215,6 +220,7 @@ UNPROTECTED = "goes with methods that protect users"
 """What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
 HORIZONTAL = COMMON | {
     **adapters(f"model.kind={OWN}whole", ("0", "2"), (*OWN_ROWS, "split.how=iid")),
+    "model.folder": PRETRAINED,
     "data.time": Change('"y"', (*TIMES, "data.time=x")),
     **{key: Change(value, refused=UNPROTECTED) for key, value in OF_USERS.items()},
     "data.source": Change('"wine"', ("data.source=breast_cancer",)),
