@@ -42,6 +42,8 @@ def _first(
     there = None if given is None or given.shape != shape else given.values
     if there is not None and _same(there.ravel(), values):
         return SeedTensor(name, shape, "weights")
+    if not len(values):
+        return SeedTensor(name, shape, "stored", values=values)
     if _same(np.full_like(values, values[0]), values):
         return SeedTensor(name, shape, "constant", float(values[0]))
     if key is not None:

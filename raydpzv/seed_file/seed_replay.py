@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -47,11 +48,16 @@ def rebuilt(
     x = initial_vector(model, base, where)
     if file.law == "torch_normal":
         return _by_torch(file, model, x)
-    replica = Replica(x, rule_of(file, model), step_seeds=file.step_seeds)
+    replica = Replica(x, rule_of(file, model), step_seeds=file.step_seeds, threads=_cores())
     tail = ModelAverage(model.average)
     replica.follow(updates_of(file, model), None if model.average is None else tail)
     mean = tail.mean()
     return replica.state()[0] if mean is None else mean
+
+
+def _cores() -> int:
+    """Return how many cores this process may use; threads move no bits."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _by_torch(file: SeedFile, model: SeededModel, x: Floats) -> Floats:
