@@ -93,7 +93,7 @@ function rebuilt(about, header, take, base) {
     [begin, drawn] = [begin + size, drawn + (rows ? rows + columns : size)];
     if (start === "uniform") return uniform(BigInt("0x" + key), number, size);
     if (start === "constant") return new Float32Array(size).fill(number);
-    return start === "stored" ? take(Float32Array, size) : base(name);
+    return start === "stored" ? take(Float32Array, size) : base(number); // of the file's name for it
   });
   const x = new Float32Array(begin), d = begin, ofSteps = header.seeds === "steps";
   parts.forEach((part, n) => x.set(part, spans[n][0]));

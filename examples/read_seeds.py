@@ -53,12 +53,12 @@ assert law in ("gaussian", "sphere", "rademacher", "rank_one"), f"the law {law} 
 for about in header["models"]:
     parts, spans, phases, drawn = [], [], about["phases"], 0
     factors = about.get("factors", [(1, 1)] * len(about["tensors"]))
-    for (name, shape, start, *more), (lr_factor, smoothing) in zip(about["tensors"], factors, strict=True):
-        x = np.full(np.prod(shape, dtype=int), (more or [0])[0], f4)
+    for (_, shape, start, *more), (lr_factor, smoothing) in zip(about["tensors"], factors, strict=True):
+        x = np.full(np.prod(shape, dtype=int), more[0] if start in ("constant", "uniform") else 0, f4)
         if start == "uniform":
             x *= np.random.Generator(np.random.Philox(key=int(more[1], 16))).random(x.size, f4) * f4(2) - 1
         elif start != "constant":
-            x = np.frombuffer(stream.read(4 * x.size), "<f4") if start == "stored" else np.load(sys.argv[2])[name]
+            x = np.frombuffer(stream.read(4 * x.size), "<f4") if start == "stored" else np.load(sys.argv[2])[more[0]]
         rows = shape[0] if law == "rank_one" and len(shape) > 1 and 1 < shape[0] < x.size else 0
         count = rows + x.size // rows if rows else x.size  # of the stream's numbers: a and b of a matrix
         spans.append((sum(part.size for part in parts), x.size, drawn, count, rows, lr_factor / smoothing))

@@ -48,7 +48,8 @@ class SeedTensor:
     """One trained tensor: its name, its shape, and where its values before the first update come from.
 
     start: stored (`values`), constant (`number`), uniform (of the 128-bit `key`, on ±`number`) or weights: of a file of
-    weights that the reader has, under the same name. lr, smoothing: factors of the step size and the smoothing radius.
+    weights that the reader has, under the name `given`. lr, smoothing: factors of the step size and the smoothing
+    radius.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SeedTensor:
     start: StartKind
     number: float = 0.0
     key: bytes = b""
+    given: str = ""
     values: Floats | None = None
     lr: float = 1.0
     smoothing: float = 1.0
@@ -175,6 +177,7 @@ def _about(model: SeededModel) -> dict[str, Any]:
 
 def _source(tensor: SeedTensor) -> list[Any]:
     source: list[Any] = [tensor.name, list(tensor.shape), tensor.start]
+    source += [tensor.given] if tensor.start == "weights" else []
     source += [_shortest(np.float32(tensor.number))] if tensor.start in ("constant", "uniform") else []
     return source + ([f"{int.from_bytes(tensor.key, 'little'):x}"] if tensor.start == "uniform" else [])
 
@@ -297,14 +300,14 @@ def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> See
     return SeededModel(str(about["name"]), tensors, initial, result, phases, seeds, scalars, form, average)
 
 
-def _tensor(
-    name: str, shape: Sequence[int], start: str, number: float = 0.0, key: str = "", *, numbers: _Numbers
-) -> SeedTensor:
-    tensor = SeedTensor(
-        *(str(name), tuple(map(int, shape)), _STARTS[_STARTS.index(start)]),
-        *(float(number), int(key, 16).to_bytes(16, "little") if key else b""),
-    )
-    return replace(tensor, values=numbers.array("<f4", tensor.size)) if start == "stored" else tensor
+def _tensor(name: str, shape: Sequence[int], start: str, *more: Any, numbers: _Numbers) -> SeedTensor:
+    tensor = SeedTensor(str(name), tuple(map(int, shape)), _STARTS[_STARTS.index(start)])
+    if start == "stored":
+        return replace(tensor, values=numbers.array("<f4", tensor.size))
+    if start == "weights":
+        return replace(tensor, given=str(more[0]))
+    tensor = replace(tensor, number=float(more[0]))
+    return tensor if start == "constant" else replace(tensor, key=int(more[1], 16).to_bytes(16, "little"))
 
 
 class _Numbers:

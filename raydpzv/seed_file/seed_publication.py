@@ -41,7 +41,7 @@ from raydpzv.seed_file.seed_format import (
     smallest_form,
     widths_of,
 )
-from raydpzv.seed_file.seed_replay import rebuilt
+from raydpzv.seed_file.seed_replay import rebuilt, trained_names
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors
 from raydpzv.zo.spans import factors
 from raydpzv.zo.update import Rule
@@ -160,8 +160,7 @@ def _file_of(
             average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
     models = [_in_form(model, form or smallest_form(model.scalars)) for model in models]
-    trained = {tensor.name for model in models for tensor in model.tensors}
-    frozen = frozen_sha256(base, trained) if base else b""
+    frozen = frozen_sha256(base, trained_names(models)) if base else b""
     return _file(header, models, frozen), base
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -158,7 +158,12 @@ def replay_seed_file(
 
 
 def _frozen(file: SeedFile, base: Mapping[str, RawTensor]) -> bytes:
-    return frozen_sha256(base, {tensor.name for model in file.models for tensor in model.tensors})
+    return frozen_sha256(base, trained_names(file.models))
+
+
+def trained_names(models: Iterable[SeededModel]) -> set[str]:
+    """Return the names of trained tensors, their own and those in a file of first weights."""
+    return {name for model in models for tensor in model.tensors for name in (tensor.name, tensor.given)}
 
 
 def write_rebuilt(
@@ -174,6 +179,7 @@ def write_rebuilt(
         place = 0
         for tensor in model.tensors:
             values = x[place : place + tensor.size].reshape(tensor.shape)
+            tensors.pop(tensor.given, None)
             tensors[begin + tensor.name] = RawTensor.of(values)
             place += tensor.size
     write_tensors(out, tensors)

@@ -65,7 +65,7 @@ def sample(
     file = SeedFile(law, (model,), of_steps, rule.pop("optimizer", "sgd"), rule)
     uses_base = any(tensor.start == "weights" for tensor in given)
     base = base_tensors() if uses_base else None
-    frozen = frozen_sha256(base, {tensor.name for tensor in given}) if base else b""
+    frozen = frozen_sha256(base, {tensor.given for tensor in given}) if base else b""
     return replace(file, models=(with_digests(file, model, base),), frozen=frozen)
 
 
@@ -91,7 +91,7 @@ ONE_STEP = (StepPhase(5, 1, 2, 0.1), StepPhase(2, 1, 1, 0.3))
 def vectors() -> dict[str, SeedFile]:
     """The test vectors: together every law, form, start and source of seeds that the example readers know."""
     wide = (SeedTensor("wide", (33_000,), "constant", 1.0),)
-    given = (*tensors()[:2], SeedTensor("scale", (3,), "weights"))
+    given = (*tensors()[:2], SeedTensor("model.scale", (3,), "weights", given="scale"))
     return {
         "gaussian": sample(),
         "momentum": sample(momentum=0.9, form="float16"),

@@ -73,6 +73,14 @@ def test_a_readers_weights_come_first_if_their_bits_and_shapes_fit():
     assert initial_vector(as_model(tensors, x), {"a": half}).tobytes() == x.tobytes()
 
 
+def test_adapters_names_find_the_tensor_of_the_plain_module():
+    x = np.arange(3, dtype=np.float32)
+    base = {"weight": RawTensor.of(x + 1), "head.weight": RawTensor.of(x)}
+    (tensor,) = first_tensors([("base_model.model.head.weight", (3,))], x, None, base)
+    assert (tensor.name, tensor.given) == ("base_model.model.head.weight", "head.weight")
+    assert initial_vector(as_model((tensor,), x), base).tobytes() == x.tobytes()
+
+
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -1e-30])
 def test_a_constant_keeps_its_bits(value):
     x = np.full(6, value, np.float32)
@@ -92,7 +100,7 @@ def test_an_empty_tensor_has_a_place():
 
 def test_other_weights_are_refused():
     x = np.arange(3, dtype=np.float32)
-    model = as_model((SeedTensor("a", (3,), "weights"),), x)
+    model = as_model((SeedTensor("a", (3,), "weights", given="a"),), x)
     assert initial_vector(model, {"a": RawTensor.of(x)}).tolist() == [0, 1, 2]
     with pytest.raises(InputError, match=f"other first weights: sha256 .* wants {sha256(x)}"):
         initial_vector(model, {"a": RawTensor.of(x + 1)})
