@@ -53,7 +53,7 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     run_plots.missed_over_updates,
     run_plots.lag_histogram,
     run_plots.epsilon_over_updates,
-    run_plots.records_per_user,
+    client_plots.records_per_user,
     client_plots.staleness_by_client,
     client_plots.timeline,
 )
@@ -121,7 +121,7 @@ def write_page(
     drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
     page = (runs[0] if out is None else out) / "report.html"
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(page, rendered("page", **_words(folders, targets, drawn)).encode())
+    write_atomically(page, rendered("page", **words(folders, targets, drawn)).encode())
     return page, drawn
 
 
@@ -189,17 +189,17 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def rendered(template: str, **words: Any) -> str:
+def rendered(template: str, **said: Any) -> str:
     """Return a page made of the template of this name; data: what its charts draw, as JSON, if it has any."""
     library = f"/*\n{asset('uPlot.LICENSE')}*/\n{asset('uPlot.iife.min.js')}"
-    scripts = [library, asset("page.js")] if words.get("data") else []
+    scripts = [library, asset("page.js")] if said.get("data") else []
     hashes = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
     frame = {
         "style": Markup(asset("uPlot.min.css") + asset("page.css")),
         "scripts": [Markup(script) for script in scripts],
         "allowed": Markup(" ".join(f"'sha256-{h}'" for h in hashes) or "'none'"),
     }
-    return _templates().get_template(f"{template}.html.jinja").render(frame | words)
+    return _templates().get_template(f"{template}.html.jinja").render(frame | said)
 
 
 @cache
@@ -218,18 +218,18 @@ def _data(folders: Sequence[ReportedRun], drawn: Sequence[ReportFigure]) -> dict
     """Return what the page's charts draw."""
     views = [f.view for f in folders]
     clocks = {(f.settings.get("clock") or {}).get("kind", "virtual") for f in folders}
-    words, tables = page_data.axes(views, clocks.pop() if len(clocks) == 1 else "virtual")
+    axes, tables = page_data.axes(views, clocks.pop() if len(clocks) == 1 else "virtual")
     of = [f" of {view.label}" if len(views) > 1 else "" for view in views]
     heats = [page_data.heat(view, f"Staleness{of[i]}") for i, view in enumerate(views)]
     lines = [page_data.timeline(view, f"Round trips{of[i]}", len(views)) for i, view in enumerate(views)]
     return {
-        "axes": words,
+        "axes": axes,
         "tables": tables,
         "charts": [*page_data.charts(drawn), *filter(None, lines), *filter(None, heats)],
     }
 
 
-def _words(
+def words(
     folders: Sequence[ReportedRun], targets: Sequence[float], drawn: Sequence[ReportFigure]
 ) -> dict[str, Any]:
     """Return what the page says."""
