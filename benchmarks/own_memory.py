@@ -112,7 +112,7 @@ def _clients(size: Size, meter: Resident, many: int, *, frozen: bool) -> int:
     return meter.peak()
 
 
-def _run(size: Size, meter: Resident, method: str) -> int:
+def run_peak(size: Size, meter: Resident, method: str, **settings: Any) -> int:
     """Return the peak bytes of a horizontal method's updates after the first."""
     clients, peaks = 1 if method == "mezo" else 4, [0]
 
@@ -133,6 +133,7 @@ def _run(size: Size, meter: Resident, method: str) -> int:
         batch=4,
         **({} if method == "mezo" else {"local_steps": 1}),
         classes=[0, 1],
+        **settings,
     )
     run_local(prepare(scenario), RunOptions(progress=second, until=1 + _STEPS))
     return peaks[-1]
@@ -146,7 +147,7 @@ def measure(case: str, size: Size) -> int:
     for each in (Size(words=40, width=32, blocks=1), size):
         before = meter.now()
         if case in ("decomfl", "mezo"):
-            peak = _run(each, meter, case)
+            peak = run_peak(each, meter, case)
         else:
             peak = _clients(each, meter, 8 if case == "base" else 1, frozen=case == "base")
     return peak - before

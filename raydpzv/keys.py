@@ -131,19 +131,20 @@ def step_seed(key: Key, party: int, step: int) -> int:
     for value, bits, name in ((party, PARTY_BITS, "party"), (step, STEP_BITS, "step")):
         if not 0 <= value < 1 << bits:
             raise InputError(f"{name} {value} is outside 0..2^{bits}-1: no step seed for it")
-    before, after = (word >> PERTURBATION_BITS for word in step_words(key))
+    before, after = step_words(key)
     packed = (party << STEP_BITS) | step
     return (_splitmix(packed ^ before, PARTY_BITS + STEP_BITS) ^ after) << PERTURBATION_BITS
 
 
 def step_words(key: Key) -> tuple[int, int]:
-    """Return the two key words of a run's step seeds."""
-    return _words(key / "step")
+    """Return the two key words of a run's step seeds, of 54 bits."""
+    before, after = _words(key / "step")
+    return before >> PERTURBATION_BITS, after >> PERTURBATION_BITS
 
 
 def step_seeds(words: tuple[int, int], party: int, steps: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return `step_seed` of many steps, given the run's two key words."""
-    before, after = (np.uint64(word >> PERTURBATION_BITS) for word in words)
+    before, after = (np.uint64(word) for word in words)
     packed = np.uint64(party << STEP_BITS) | steps
     return (_splitmix_of(packed ^ before, PARTY_BITS + STEP_BITS) ^ after) << np.uint64(PERTURBATION_BITS)
 

@@ -136,6 +136,7 @@ def asked(
 def _check_known(names: Sequence[str]) -> None:
     known = [*catalog.comparison_names(), *catalog.names()]
     for name in names:
+        catalog.refuse_standard_input(name)
         known_file = Path(name).suffix == ".toml" or Path(name).exists() or name in known
         if not known_file and not catalog.is_object(name):
             raise SpecError(

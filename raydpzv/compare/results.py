@@ -63,8 +63,8 @@ def collect(
     _set_controls(runs)
     measures = list(dict.fromkeys(name for row in runs for name in row if name not in RUNS.names))
     runs = [{**dict.fromkeys(measures, math.nan), **row} for row in runs]
-    of_runs = pa.schema([*RUNS, *((name, pa.float64()) for name in measures)])
-    tables = ((runs, of_runs), (curves, CURVES), (claims, CLAIMS))
+    more = [(name, pa.float64()) for name in measures]
+    tables = ((runs, pa.schema([*RUNS, *more])), (curves, pa.schema([*CURVES, *more])), (claims, CLAIMS))
     return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in tables))
 
 
@@ -157,6 +157,10 @@ def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:
     series = metrics.accuracy_series(rows["evaluation"], rows["message"])
     rounds, up, down = metrics.bytes_by_round(rows["message"])
     validation = metrics.validation_by_round(rows["evaluation"])
+    measures = {
+        name: dict(zip(*(of.tolist() for of in pair), strict=True))
+        for name, pair in metrics.measures(rows["measure"]).items()
+    }
     found = []
     for i, at in enumerate(series.round.tolist()):
         before = int(rounds.searchsorted(at, "right"))
@@ -171,6 +175,7 @@ def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:
                 "accuracy": float(series.accuracy[i]),
                 "loss": float(series.loss[i]),
                 "validation_accuracy": validation.get(at),
+                **{name: values.get(at) for name, values in measures.items()},
             }
         )
     return found

@@ -90,6 +90,7 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     """
     from raydpzv.config import toml  # and with it pydantic and the methods: not for a list of names
 
+    refuse_standard_input(scenario)
     path, base = Path(scenario), None
     if is_object(scenario):
         found = _checked(resolve(scenario, "scenario"), scenario)
@@ -104,6 +105,14 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
                 f"{', '.join(names())}"
             )
     return toml.load(path, overrides, base)
+
+
+def refuse_standard_input(scenario: str) -> None:
+    """Raise SpecError for "-", which other programs take for their standard input."""
+    if scenario == "-":
+        raise SpecError(
+            "-: no scenario is read from standard input; save it as a .toml file and give its path"
+        )
 
 
 def is_object(scenario: str) -> bool:

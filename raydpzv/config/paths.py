@@ -10,7 +10,13 @@ from typing import Any
 from raydpzv.errors import SpecError
 from raydpzv.foreign import is_foreign
 
-PATHS = (("data", "folder"), ("data", "file"), ("arrivals", "file"), ("model", "weights"))
+PATHS = (
+    ("data", "folder"),
+    ("data", "file"),
+    ("arrivals", "file"),
+    ("model", "weights"),
+    ("model", "folder"),
+)
 """The settings that say where data are, as (table, key). The data themselves are known by their digest."""
 
 

@@ -389,7 +389,12 @@ def _dotted(config: type[MethodConfig]) -> list[str]:
 
 def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:
     if not issubclass(kind, BaseModel):
-        return sorted(method_fields(kind))
+        within = (
+            typing.get_type_hints(kind)[str(path[0])] if path else None
+        )  # a table of tables: [method.groups]
+        tables = [inner for of in typing.get_args(within) for inner in typing.get_args(of)]
+        found = next(filter(dataclasses.is_dataclass, tables), kind)
+        return sorted(field.name for field in dataclasses.fields(found))
     model: type[BaseModel] = kind
     for part in path:
         annotation = model.model_fields[str(part)].annotation if part in model.model_fields else None

@@ -65,7 +65,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
     yield from _losses(spec)
-    yield from _adapters(spec, [spec.model.kind])
+    yield from _of_own_models(spec, [spec.model.kind])
     yield from _engine(spec)
     yield from _users(spec)
     yield from user_contradictions(spec)
@@ -160,17 +160,18 @@ def _party_weights(spec: VerticalScenario) -> Iterator[str]:
         yield f'model.initial: wanted "random" with weights of a party, got "{spec.model.initial}"; leave it out'
     if spec.model.lora and spec.model.initial != "random":
         yield f'model.initial: wanted "random" with model.lora, got "{spec.model.initial}"; leave it out'
-    yield from _adapters(spec, [spec.model.bottom_of(m) for m in clients])
+    yield from _of_own_models(spec, [spec.model.bottom_of(m) for m in clients])
     yield from _engine(spec)
 
 
-def _adapters(spec: AnyScenario, models: Sequence[str]) -> Iterator[str]:
-    """Complain of adapters for models that the program draws; models: their names."""
-    if spec.model.lora and not any(map(is_foreign, models)):
-        yield (
-            f'model.lora: wanted a model of your own ("module:attribute"), got "{models[0]}", whose weights are drawn; '
-            "leave it out"
-        )
+def _of_own_models(spec: AnyScenario, models: Sequence[str]) -> Iterator[str]:
+    """Complain of adapters and a folder for models that the program draws; models: their names."""
+    for setting, given in (("lora", spec.model.lora), ("folder", spec.model.folder)):
+        if given and not any(map(is_foreign, models)):
+            yield (
+                f'model.{setting}: wanted a model of your own ("module:attribute"), got "{models[0]}", whose weights '
+                "are drawn; leave it out"
+            )
 
 
 def _engine(spec: AnyScenario) -> Iterator[str]:

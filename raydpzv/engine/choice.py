@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from raydpzv.engine.dense import DenseNetwork
 from raydpzv.errors import SpecError
@@ -68,6 +68,14 @@ at 814,090. torch takes several directions in one product per layer.
 def kernels_know(loss: str) -> dict[str, DenseNetwork | None]:
     """Return the loss by its name in messages where compiled kernels do not have it, for `choose`; else {}."""
     return {} if loss == "cross_entropy" else {f'model.loss = "{loss}"': None}
+
+
+def kernels_move(method: Any) -> dict[str, DenseNetwork | None]:
+    """Return, likewise, what of a method's directions compiled kernels do not have."""
+    found: dict[str, DenseNetwork | None] = {}
+    if getattr(method, "direction", None) == "rank_one":
+        found['method.direction = "rank_one"'] = None
+    return found | ({"method.groups": None} if getattr(method, "groups", None) else {})
 
 
 def choose(

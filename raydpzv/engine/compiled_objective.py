@@ -39,7 +39,7 @@ class CompiledObjective:
     """
 
     def __init__(self, network: DenseNetwork, rows: RowReader, metrics: str = "") -> None:
-        self._size, self._shape = network.size, shape_of(network)
+        self._size, self._shape, self.shapes = network.size, shape_of(network), network.shapes
         self._rows, self._metrics = rows, metrics
 
     @property

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 
 from raydpzv.keys import Key
 from raydpzv.models.orthogonal import orthonormal
+from raydpzv.zo.spans import Shapes, layout_of
 
 Start = Literal["random", "zero_last", "orthogonal_last"]
 """Parameters of a bottom before the first update."""
@@ -38,7 +38,7 @@ class DenseNetwork:
     @property
     def size(self) -> int:
         """Number of parameters."""
-        return sum(math.prod(shape) for _, shape in self._shapes())
+        return sum(math.prod(shape) for _, shape in self.shapes)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -48,7 +48,7 @@ class DenseNetwork:
     @property
     def layout(self) -> str:
         """Return the digest of the parameters' names and shapes in order, that of the torch module."""
-        return hashlib.sha256(repr(list(self._shapes())).encode()).hexdigest()
+        return layout_of(self.shapes)
 
     def initial(self, key: Key) -> np.ndarray:
         """Return the parameters before the first update, float32 [d]: the bits of `raydpzv.models.flat.FlatModel`."""
@@ -66,14 +66,16 @@ class DenseNetwork:
             part[:] = 0
         return np.concatenate(parts)
 
-    def _shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+    @property
+    def shapes(self) -> Shapes:
+        """Return the parameters' names and shapes, in the order of the vector."""
         if not self.paths:
-            return [("bias", self.widths)]
+            return (("bias", self.widths),)
         found: list[tuple[str, tuple[int, ...]]] = []
         for path, (before, after) in zip(self.paths, pairwise(self.widths), strict=True):
             prefix = f"{path}." if path else ""
             found += [(f"{prefix}weight", (after, before)), (f"{prefix}bias", (after,))]
-        return found
+        return tuple(found)
 
 
 def dense_bottom(

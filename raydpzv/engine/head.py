@@ -19,7 +19,6 @@ from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.registry import LOSSES
-from raydpzv.zo.directions import Direction
 from raydpzv.zo.perturbation import perturbation, slope
 from raydpzv.zo.update import Descent, Rule, Step
 
@@ -38,7 +37,7 @@ class Head:
             self._gradient_descent = MomentumDescent(model.flat, settings.lr, settings.momentum)
         if self._training in ("zo", "joint"):
             self._perturb = perturbation(model.module, model.flat, model.offsets)
-            self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
+            self._descent = Descent(model.flat, Rule(settings.law, settings.momentum).on(model.shapes))
 
     def state(self) -> dict[str, Any]:
         """Return copies of the parameters and of what their training keeps, float32 [1 + V, d_0], and its steps."""
@@ -71,7 +70,7 @@ class Head:
         self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, seed: int, amount: float
     ) -> torch.Tensor:
         """Return the loss of every row at w_0 + amount · v, v made from its seed, [B]."""
-        with self._perturb.at(Direction(seed, self.model.size, self._settings.law), amount):
+        with self._perturb.at(self._descent.direction(seed), amount):
             return self.losses(embeddings_BME, labels_B)
 
     def row_gradients(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> np.ndarray:
@@ -158,7 +157,7 @@ class Head:
         """w_0 <- w_0 - η_0 mean_i(slope_i) u_0. DPZV (journal) Section IV-B, operation i; losses_B: those at w_0."""
         seed = direction_seed(self._key, SERVER_PARTY, self._steps)
         settings = self._settings
-        direction = Direction(seed, self.model.size, settings.law)
+        direction = self._descent.direction(seed)
         self._steps += 1
         with self._perturb.at(direction, settings.smoothing):
             plus_B = self.losses(embeddings_BME, labels_B)

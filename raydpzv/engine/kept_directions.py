@@ -64,15 +64,15 @@ class TorchDirections:
 
     def of(self, seeds: np.ndarray) -> list[Direction]:
         """Return the directions of an upload's seeds, uint64 [P]."""
-        kept, given = self._kept, [(int(seed), self._size, self._law) for seed in seeds]
+        kept = self._kept
         if not self._plain or not kept.keeps(len(seeds)):
-            return [Direction(*what) for what in given]
+            return [self._descent.direction(int(seed)) for seed in seeds]
         if not kept.made(seeds):
             room = kept.room(seeds)
             for p, seed in enumerate(seeds):
                 kept.factors[p] = _make(room[p], seed, LAWS[self._law])
-        made = zip(given, kept.z, kept.factors.tolist(), strict=True)
-        return [_Kept(*what, z=z, factor=factor) for what, z, factor in made]
+        made = zip(seeds.tolist(), kept.z, kept.factors.tolist(), strict=True)
+        return [_Kept(seed, self._size, self._law, z=z, factor=factor) for seed, z, factor in made]
 
     def descend(self, steps: Steps) -> None:
         """Take steps in order."""

@@ -18,6 +18,7 @@ import numpy as np
 from raydpzv.engine.split_model import Metrics
 from raydpzv.errors import InputError
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.spans import Shapes
 from raydpzv.zo.vectors import Vector, is_vector
 
 
@@ -35,6 +36,11 @@ class Objective(Protocol):
     @property
     def size(self) -> int:
         """Number of parameters, d."""
+        ...
+
+    @property
+    def shapes(self) -> Shapes:
+        """Their names and shapes, in order."""
         ...
 
     def vector(self, values: Vector) -> Vector:
@@ -59,7 +65,7 @@ class Objective(Protocol):
         """Return the mean loss at `at + amount · u_p` on each client's rows, float64 [M, P].
 
         A client's losses have the same bits whichever other clients are here; with one direction they are those of
-        `loss` at the perturbed vector.
+        `loss` at the perturbed vector, but under torch along a law of products (`raydpzv.zo.joint_forward`).
         """
         ...
 

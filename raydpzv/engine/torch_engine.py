@@ -32,6 +32,7 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
 from raydpzv.wire.messages import PerturbedEmbeddings
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.joint_forward import JointForward
 from raydpzv.zo.perturbation import perturbation, slope
 from raydpzv.zo.update import Descent, Step, Steps
 
@@ -54,7 +55,8 @@ class TorchBottom:
         self._layers: _LayerHooks | None = None
         if training.rule is not None:
             self._perturb = perturbation(model.module, model.flat, model.offsets)
-            self._zeroth_order = Descent(model.flat, training.rule)
+            self._joint = JointForward(model.module, model.offsets)
+            self._zeroth_order = Descent(model.flat, training.rule.on(model.shapes))
             self._directions = TorchDirections(self._zeroth_order)
         if training.descent is not None:
             self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)
@@ -81,6 +83,8 @@ class TorchBottom:
     ) -> np.ndarray:
         x, directions = self._rows(ids), self._directions.of(np.array(seeds, np.uint64))
         with torch.no_grad():
+            if self._joint.usable(directions, x):
+                return np.stack([self._jointly(x, directions, a) for a in amounts])
             return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
 
     def forward(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
@@ -137,6 +141,16 @@ class TorchBottom:
             return self._embedding(x).cpu().numpy()
         with self._perturb.at(direction, amount):
             return self._embedding(x).cpu().numpy()
+
+    def _jointly(self, x: torch.Tensor, directions: Sequence[Direction], amount: float) -> np.ndarray:
+        """Return embeddings at w + amount · u_p, [P, B, E]."""
+        if not amount:
+            return np.stack([self._embedding(x).cpu().numpy()] * len(directions))
+        step, found = self._joint.block(directions), []
+        for first in range(0, len(directions), step):
+            points = self._joint.points(directions[first : first + step], amount)
+            found += [self._clipped(values_BE) for values_BE in self._joint.scores(points, x)]
+        return torch.stack(found).cpu().numpy()
 
     def _embedding(self, x: torch.Tensor, noise: LayerNoise | None = None) -> torch.Tensor:
         if noise is None:

@@ -16,6 +16,7 @@ stacks go without autograd (`StackGradient`), to the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,6 +34,7 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.models.pooled_convolutions import PooledConvolutions
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.joint_forward import JointForward
 from raydpzv.zo.perturbation import LayerwisePerturbation
 from raydpzv.zo.vectors import Vector
 
@@ -78,9 +80,9 @@ class TorchObjective:
         self._pooled = PooledConvolutions(self._model.module) if pooled else None
         by_hand = self._stacks and rows.device.type == "cpu" and loss == "cross_entropy"
         self._stack_gradient = StackGradient(self._model.module) if by_hand else None
-        self._size, self._layout = self._model.size, self._model.layout
-        self._shapes = [p.shape for p in self._parameters]
-        self._layers = None
+        self._size, self._layout, self.shapes = self._model.size, self._model.layout, self._model.shapes
+        self._layers: LayerwisePerturbation | None = None
+        self._joint = JointForward(self._model.module, self._model.offsets)
         if self._size > _LARGE and not self._stacks and self._pooled is None:
             self._layers = LayerwisePerturbation(self._model.module, self._model.offsets)
             self._model.flat = self._model.flat.new_empty(0)
@@ -138,6 +140,11 @@ class TorchObjective:
         follow P (seen for batches of one row).
         """
         check_fit(self.size, at, *directions)
+        if (
+            directions[0].law == "rank_one"
+            and (found := self._jointly(at, directions, amount, rows)) is not None
+        ):
+            return found
         losses_PM = torch.empty(len(directions), len(rows), dtype=torch.float64, device=self._device)
         if self._layers:
             self._read(at)
@@ -155,6 +162,28 @@ class TorchObjective:
             for client, batch in enumerate(rows):
                 losses_PM[first : first + len(chunk), client] = self._losses(points_Pd, batch)
         return losses_PM.T.cpu().numpy()
+
+    def _jointly(
+        self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
+    ) -> np.ndarray | None:
+        """Return `losses` along directions a bᵀ without a copy of the weights; None where that does not help.
+
+        With one direction the bits are not those of `loss`.
+        """
+        if self._pooled:
+            return None
+        self._read(at)
+        if not self._joint.usable(directions, self._batch(rows[0])[0]):
+            return None
+        losses_MP = np.empty((len(rows), len(directions)))
+        step = self._joint.block(directions)
+        for first in range(0, len(directions), step):
+            points = self._joint.points(directions[first : first + step], amount)
+            for client, batch in enumerate(rows):
+                x_BF, y_B = self._batch(batch)
+                losses_P = self._loss.at_points(self._joint.scores(points, x_BF), y_B).mean(-1)
+                losses_MP[client, first : first + step] = losses_P.cpu()
+        return losses_MP
 
     @torch.no_grad()
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
@@ -211,8 +240,8 @@ class TorchObjective:
             self._model.flat.copy_(at)
             return
         starts = self._model.offsets.values()
-        for p, start, shape in zip(self._parameters, starts, self._shapes, strict=True):
-            p.data = at[start : start + shape.numel()].view(shape)
+        for p, start, (_, shape) in zip(self._parameters, starts, self.shapes, strict=True):
+            p.data = at[start : start + math.prod(shape)].view(shape)
 
     def _scores(self, x_BF: torch.Tensor) -> torch.Tensor:
         """Scores at the scratch model's parameters, float32 [B, K]."""

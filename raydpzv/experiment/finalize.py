@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
@@ -57,9 +58,16 @@ class Run:
     prepared: Prepared | None = field(default=None, repr=False)
 
     @property
-    def accuracy(self) -> float:
-        """The share of test rows that the last model classifies; NaN without classes."""
-        return float(self.summary["accuracy"])
+    def accuracy(self) -> float | None:
+        """The share of test rows that the last model classifies; None of labels without classes: see `measures`."""
+        return self.measures.get("accuracy")
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """What the last model scores on test rows, by name: accuracy or concordance, loss, and further measures."""
+        found = {name: self.summary[name] for name in ("accuracy", "concordance", "loss")}
+        known = {name: float(v) for name, v in found.items() if v is not None and not math.isnan(float(v))}
+        return known | self.summary.get("measures", {})
 
     @property
     def epsilon(self) -> dict[str, Any] | None:
@@ -73,7 +81,7 @@ class Run:
         facts: dict[str, object] = {
             "status": found["status"],
             "updates": f"{found['updates']:,}",
-            "accuracy": f"{found['accuracy']:.4g}",
+            **{name: f"{value:.4g}" for name, value in self.measures.items()},
             "bytes": f"{found['bytes_up'] + found['bytes_down']:,}",
             "privacy": found["privacy_verdict"],
             "folder": self.path or "none: give out to raydpzv.run to keep a run",

@@ -15,7 +15,7 @@ from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.table import Split
 from raydpzv.data.users import UserParts
-from raydpzv.engine.choice import WHOLE_MODELS, choose, kernels_know
+from raydpzv.engine.choice import WHOLE_MODELS, choose, kernels_know, kernels_move
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
@@ -25,6 +25,7 @@ from raydpzv.experiment.initial_model import (
     MODEL,
     ModelPlan,
     base_sha256,
+    check_patterns,
     check_size,
     checked_records,
     refuse_options,
@@ -374,7 +375,9 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
     model = found.spec.model
     engine = choose(
         model.engine,
-        kernels_know(found.spec.loss) | {f'model.kind = "{model.kind}"': found.plan.dense()},
+        kernels_know(found.spec.loss)
+        | kernels_move(found.spec.method)
+        | {f'model.kind = "{model.kind}"': found.plan.dense()},
         WHOLE_MODELS,
         accelerator=found.spec.resources.host_gpus > 0,
     )
@@ -386,11 +389,11 @@ def _check(found: PreparedHorizontal) -> None:
     spec = found.spec
     if spec.descriptor.own_keys(spec.method):
         require_installed()
-    if DATA_SOURCES[spec.data.source].tokens:
+    if DATA_SOURCES[spec.data.source].tokens and not is_foreign(spec.model.kind):
         raise SpecError(
             f'model.kind: "{spec.model.kind}" takes numbers, but the rows of data.source = "{spec.data.source}" are '
-            'token ids, whose size means nothing; use a vertical method with model.bottom = "transformer", or another '
-            "source"
+            "token ids, whose size means nothing; use your own model, a vertical method with model.bottom = "
+            '"transformer", or another source'
         )
     _check_outputs(spec, found.split.train.width)
     if is_foreign(spec.loss) or spec.evaluate.metrics:
@@ -411,6 +414,7 @@ def _checked_size(found: PreparedHorizontal) -> int:
     if network := found.plan.dense():
         refuse_options(spec.model.options, "options", spec.model.kind)
         check_size(network, "the model")
+        check_patterns(spec.method, network)
         return network.size
     if is_foreign(spec.model.kind):
         from raydpzv.models.own_model import check_model  # loads torch
@@ -424,6 +428,7 @@ def _checked_size(found: PreparedHorizontal) -> int:
         with torch.device("meta"):
             module = found.plan.module()
     check_size(module, "the model")
+    check_patterns(spec.method, module)
     if spec.descriptor.users(spec.method) is not None:
         _check_layers(spec.model.kind, module)
     return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,11 @@ from raydpzv.methods.replica import PooledReplica, Replica
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import with_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
+from raydpzv.settings.fields import with_folder
 from raydpzv.settings.party_names import label
 from raydpzv.settings.sections import LoraSection
+from raydpzv.settings.sections_data import DataSection
+from raydpzv.zo.spans import Shapes, check_groups, factors, groups_of, layout_of
 from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector, as_array
 
@@ -44,6 +48,19 @@ def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
     size = model.size if isinstance(model, DenseNetwork) else sum(p.numel() for p in model.parameters())
     if size > _MOST_PARAMETERS:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
+
+
+def parameter_names(model: DenseNetwork | torch.nn.Module) -> list[str]:
+    """Return the names of a model's trained parameters."""
+    if isinstance(model, DenseNetwork):
+        return [name for name, _ in model.shapes]
+    return [name for name, p in model.named_parameters() if p.requires_grad]
+
+
+def check_patterns(method: Any, *models: DenseNetwork | torch.nn.Module) -> None:
+    """Refuse groups of parameters of which a run's models have none. Raises SpecError."""
+    names = dict.fromkeys(name for model in models for name in parameter_names(model))
+    check_groups(groups_of(getattr(method, "groups", None)), list(names))
 
 
 def checked_records(method: Any) -> int:
@@ -106,10 +123,15 @@ def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) ->
     name = model.bottom_of(client)
     if is_foreign(name):
         own: OwnModel = BOTTOMS[name]
-        offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client}
-        return own(model.options or {}, offered)
+        offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client} | _vocabulary(data)
+        return own(with_folder(model.options, model.folder), offered)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
+
+
+def _vocabulary(data: DataSection) -> dict[str, int]:
+    """Return what is offered to a user's own model of token ids beside their shape."""
+    return {"vocabulary": data.vocabulary} if DATA_SOURCES[data.source].tokens else {}
 
 
 def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
@@ -122,10 +144,10 @@ def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) ->
 
 @dataclass(frozen=True)
 class FirstModel:
-    """A user's model before the first update, as a run keeps it: parameters float32 [d], and their layout."""
+    """A user's model before the first update, as a run keeps it: parameters float32 [d], their names and shapes."""
 
     flat: np.ndarray
-    layout: str
+    shapes: Shapes
 
     @classmethod
     def recorded(cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, FirstModel]:
@@ -138,22 +160,37 @@ class FirstModel:
                 stacklevel=2,
             )
             return {}
-        if not isinstance(layouts, dict) or layouts.keys() != vectors.keys():
+        found = {name: cls(vectors[name], _read_shapes(layouts, name)) for name in vectors}
+        if found.keys() != dict(layouts).keys() or any(m.flat.size != m.size for m in found.values()):
             raise DataError(
                 "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
                 "again"
             )
-        return {name: cls(vectors[name], str(layouts[name])) for name in vectors}
+        return found
 
     @property
-    def identity(self) -> Model:
-        """What a ledger's header says of it."""
-        return Model(self.flat.size, self.layout, sha256(self.flat))
+    def size(self) -> int:
+        """Number of parameters by their shapes."""
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def identity(self, rule: Rule) -> Model:
+        """Return what a ledger's header says of it; of its tensors only where the rule depends on them."""
+        own = factors(rule.groups, self.shapes) if rule.shaped else []
+        tensors = [(*of, group.lr, group.smoothing) for of, group in zip(self.shapes, own, strict=False)]
+        return Model(self.flat.size, layout_of(self.shapes), sha256(self.flat), tuple(tensors))
+
+
+def _read_shapes(layouts: Any, name: str) -> Shapes:
+    """Return one model's names and shapes as environment.json has them, () where it does not."""
+    try:
+        return tuple((str(tensor), tuple(map(int, shape))) for tensor, shape in layouts[name])
+    except (KeyError, TypeError, ValueError):
+        return ()
 
 
 def layouts(first: Mapping[str, FirstModel]) -> dict[str, Any]:
     """Return what environment.json says of a user's models."""
-    return {"layouts": {name: model.layout for name, model in first.items()}} if first else {}
+    return {"layouts": {name: model.shapes for name, model in first.items()}} if first else {}
 
 
 @dataclass(frozen=True)
@@ -200,13 +237,13 @@ class BottomPlan:
 
     def header(self) -> Header:
         """Return what identifies this run's ledger: one model per client."""
-        models = {f"client {m}": self._first(m).identity for m in range(len(self.shapes))}
+        models = {f"client {m}": self._first(m).identity(self._rule) for m in range(len(self.shapes))}
         return Header(models, self._rule.law, self._rule.momentum)
 
     def replica(self, client: int) -> Replica:
         """Return a client's model before the first update, ready to follow the client's part of the ledger."""
-        flat = self._first(client).flat
-        return Replica(flat.copy(), self._rule, party=client)
+        first = self._first(client)
+        return Replica(first.flat.copy(), self._rule.on(first.shapes), party=client)
 
     def _first(self, client: int) -> FirstModel:
         if (own := self.first.get(f"client {client}")) is not None:
@@ -214,7 +251,7 @@ class BottomPlan:
         network = bottom_network(self.spec, client, self.shapes[client])
         if network is None or self.spec.model.engine != "compiled":
             return _first(self.model(client))
-        return FirstModel(network.initial(Key(self.spec.seed) / "client" / client), network.layout)
+        return FirstModel(network.initial(Key(self.spec.seed) / "client" / client), network.shapes)
 
     def tail(self) -> int | None:
         """Return after which update of the ledger models go into the mean that is shown; None: the newest is shown."""
@@ -234,7 +271,7 @@ class BottomPlan:
 
 
 def _first(model: FlatModel) -> FirstModel:
-    return FirstModel(as_array(model.flat), model.layout)
+    return FirstModel(as_array(model.flat), model.shapes)
 
 
 @dataclass(frozen=True)
@@ -283,7 +320,8 @@ class ModelPlan:
         if is_foreign(model.kind):
             own: OwnModel = WHOLE_MODELS[model.kind]
             offered = {"shape": self.shape, "outputs": self.outputs, "classes": self.classes}
-            return own(model.options or {}, offered)
+            offered |= _vocabulary(self.spec.data)
+            return own(with_folder(model.options, model.folder), offered)
         refuse_options(model.options, "options", model.kind)
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 
@@ -314,10 +352,9 @@ class ModelPlan:
     def header(self) -> Header:
         """Return what identifies this run's ledger; only for methods with a rule."""
         updates = self._seeded()
-        rule, network = updates.rule, self.first.get(MODEL) or self._compiled() or self.model()
-        initial = as_array(self.initial())
+        rule, first = updates.rule, FirstModel(as_array(self.initial()), self._shapes())
         return Header(
-            {MODEL: Model(initial.size, network.layout, sha256(initial))},
+            {MODEL: first.identity(rule)},
             rule.law,
             rule.momentum,
             rule.damped,
@@ -337,13 +374,14 @@ class ModelPlan:
         """
         updates = self._seeded()
         shift = updates.secret_seeds and follows_secret
+        rule = updates.rule.on(self._shapes()) if updates.rule.shaped else updates.rule
         if updates.pool:
             pool = pool_seeds(Key(self.spec.seed), updates.pool)
             threads = self.spec.resources.threads
-            return PooledReplica(self.initial(device), updates.rule, pool=pool, threads=threads)
+            return PooledReplica(self.initial(device), rule, pool=pool, threads=threads)
         return Replica(
             self.initial(device),
-            updates.rule,
+            rule,
             secret=Key(self.spec.seed) / "private seed shift" if shift else None,
             step_seeds=updates.step_seeds,
             threads=self.spec.resources.threads,
@@ -370,3 +408,10 @@ class ModelPlan:
     def _seeded(self) -> UpdateRule:
         assert self.updates is not None  # methods without a rule keep no ledger
         return self.updates
+
+    def _shapes(self) -> Shapes:
+        """Return the parameters' names and shapes."""
+        found: FirstModel | DenseNetwork | FlatModel = (
+            self.first.get(MODEL) or self._compiled() or self.model()
+        )
+        return found.shapes

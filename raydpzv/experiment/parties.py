@@ -15,7 +15,14 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
-from raydpzv.engine.choice import SPLIT_BY_DIRECTIONS, SPLIT_BY_GRADIENTS, Engine, choose, kernels_know
+from raydpzv.engine.choice import (
+    SPLIT_BY_DIRECTIONS,
+    SPLIT_BY_GRADIENTS,
+    Engine,
+    choose,
+    kernels_know,
+    kernels_move,
+)
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import DenseNetwork, dense_head
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top, TopRows
@@ -24,6 +31,7 @@ from raydpzv.experiment.initial_model import (
     bottom_model,
     bottom_module,
     bottom_network,
+    check_patterns,
     check_size,
     checked_records,
     refuse_options,
@@ -57,8 +65,8 @@ class ClientFactory:
     noise: NoiseParts
     coins: Key = field(repr=False)
 
-    def check(self) -> None:
-        """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
+    def check(self) -> DenseNetwork | torch.nn.Module:
+        """Return the bottom model without parameters. Raises SpecError if it does not fit this client's features."""
         spec, shape = self.spec, self.x_train.shape[1:]
         title = f"the bottom model of {label(self.client, spec.party_names)}"
         names = [spec.model.bottom_of(client) for client in range(spec.split.clients)]
@@ -74,6 +82,7 @@ class ClientFactory:
                 model = bottom_module(spec, self.client, shape)
         check_size(model, title)
         spec.descriptor.fits(spec.method, _inner_layers(model))
+        return model
 
     def network(self) -> DenseNetwork:
         """Return the bottom model of dense layers; only where it is one."""
@@ -241,8 +250,7 @@ def vertical_parties(
         m = client.client
         made = spec.model.bottom_of(m), spec.model.weights_of(m, spec.party_names)
         first_of.setdefault((client.x_train.shape[1:], *made), client)
-    for client in first_of.values():
-        client.check()
+    check_patterns(spec.method, *(client.check() for client in first_of.values()))
     server.check()
     check_functions(spec, server.y_held_out, server.outputs)
     resolved = _with_engine(spec, clients, server)
@@ -264,8 +272,10 @@ def _with_engine(
     bottoms: dict[str, Any] = {
         f'model.bottom = "{model.bottom_of(0)}"': client.dense() for client in clients[:1]
     }
+    bottoms |= kernels_move(spec.method)
     bottoms |= {label(client.client, spec.party_names): client.dense() for client in clients}
-    head = kernels_know(spec.loss) | {f'model.head = "{model.head}"': server.dense()}
+    law = kernels_move(replace(spec.method, groups=None)) if hasattr(spec.method, "groups") else {}
+    head = kernels_know(spec.loss) | law | {f'model.head = "{model.head}"': server.dense()}
     if model.engine == "compiled_head":
         choose("compiled", head, SPLIT_BY_GRADIENTS, **given)
         engine: Engine = "compiled_head"

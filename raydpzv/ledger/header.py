@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from raydpzv.ledger.files import damaged
 DIRECTION_SEEDS, STEP_SEEDS = 1, 2
 """Format numbers, in header.json and in the digest: a seed for each direction, or for each step. The seeds of a step's
 directions follow from it (`raydpzv.keys.perturbation_seeds`). Segments and snapshots have the same layout."""
-LAWS = ("gaussian", "sphere", "rademacher")
+LAWS = ("gaussian", "sphere", "rademacher", "rank_one")
 OPTIMIZERS = ("sgd", "signsgd", "adam", "svrg")
 _OPTIMIZER_FIELDS = ("optimizer", "beta2", "v0", "epoch")
 
@@ -28,10 +28,20 @@ class Model:
     parameters: int
     layout: str  # sha256 over the parameters' names and shapes
     initial: str  # sha256 of x_0
+    tensors: tuple[
+        tuple[Any, ...], ...
+    ] = ()  # name, shape, factors of step size and smoothing radius; () if unused
 
     def __post_init__(self) -> None:
         if self.parameters < 1:
             raise InputError(f"parameters: wanted at least 1, got {self.parameters}; give the model's size")
+        object.__setattr__(self, "tensors", tuple(map(_tensor, self.tensors)))
+
+
+def _tensor(found: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a parameter's entry in the one form that equal headers have."""
+    name, shape, lr, smoothing = found
+    return str(name), tuple(map(int, shape)), float(lr), float(smoothing)
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class Header:
     """Everything that a rebuild needs besides the entries."""
 
     models: Mapping[str, Model]  # "shared", or "client 0", "client 1", ...
-    law: str  # of the directions: gaussian, sphere or rademacher
+    law: str  # of the directions: gaussian, sphere, rademacher or rank_one
     momentum: float = 0.0
     damped: bool = False  # m <- beta m + (1 - beta) g, DeComFL Eq. (8), in place of m <- beta m + g
     shifted: bool = False  # directions' seeds are shifted by a secret of the clients before use, DeComFL A.3
@@ -140,6 +150,9 @@ def _content(header: Header) -> dict[str, Any]:
     """Return number and fields. Older ledgers lack what the number implies and what sgd has not, and keep digests."""
     fields = asdict(header)
     del fields["step_seeds"]
+    for model in fields["models"].values():
+        if not model["tensors"]:
+            del model["tensors"]
     if header.optimizer == "sgd":
         for name in _OPTIMIZER_FIELDS:
             del fields[name]

@@ -15,6 +15,7 @@ from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.models.orthogonal import orthonormal
+from raydpzv.zo.spans import Shapes, layout_of
 
 _SHARED: WeakValueDictionary[tuple[str, str], torch.Tensor] = WeakValueDictionary()
 """Constant tensors of this process by digest and device: the models of many clients keep one copy."""
@@ -129,10 +130,14 @@ class FlatModel:
         return list(self.trained.values())
 
     @property
+    def shapes(self) -> Shapes:
+        """Return the trained parameters' names and shapes, in the order of the vector."""
+        return tuple((name, tuple(p.shape)) for name, p in self.trained.items())
+
+    @property
     def layout(self) -> str:
         """Return the digest of the trained parameters' names and shapes in order: what a flat vector has to fit."""
-        shapes = [(name, tuple(p.shape)) for name, p in self.trained.items()]
-        return hashlib.sha256(repr(shapes).encode()).hexdigest()
+        return layout_of(self.shapes)
 
     def zero_last(self) -> None:
         """Set the parameters of the last layer that has any to 0."""

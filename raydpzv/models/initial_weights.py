@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +17,7 @@ from raydpzv.files import check_same
 from raydpzv.foreign import call, is_foreign, resolve
 from raydpzv.lazy_import import torch
 
+_SHAPES_ALONE: ContextVar[bool] = ContextVar("shapes_alone", default=False)
 _TORCH = (".pt", ".pth", ".bin")
 _NAMED = 5
 NOWHERE_ELSE: Mapping[str, str | None] = MappingProxyType({})
@@ -22,6 +25,21 @@ NOWHERE_ELSE: Mapping[str, str | None] = MappingProxyType({})
 _IN_FLOAT32 = "torch.float64, wanted torch.float32"
 _CLASS = re.compile(r"GLOBAL ([\w.]+)")
 """The class that a file of weights may not hold, in torch's error."""
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Inside, models are built for their shapes alone, and no weights are read."""
+    before = _SHAPES_ALONE.set(True)
+    try:
+        yield
+    finally:
+        _SHAPES_ALONE.reset(before)
+
+
+def shapes_alone() -> bool:
+    """Return whether this is inside `without_weights`."""
+    return _SHAPES_ALONE.get()
 
 
 def read_weights(word: str) -> dict[str, torch.Tensor]:
@@ -58,7 +76,7 @@ def with_weights(
     digests that files have on the machine which sent the scenario. Raises DataError, which names what is missing,
     unexpected or of another shape.
     """
-    if word is None:
+    if word is None or shapes_alone():
         return module
     check_same(Path(word), files.get(word))
     found = read_weights(word)

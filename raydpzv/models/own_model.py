@@ -105,7 +105,8 @@ def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) 
     once while the other stays.
     """
     others = x.roll(1, 0)
-    others = others + 1 if others.is_floating_point() else others
+    whole = not others.is_floating_point() or bool((others == others.round()).all())
+    others = others if whole else others + 1  # token ids may be the last ones, also where they come as floats
     numbers = torch.arange(len(x), device=x.device)
     for bit in range(max(1, (len(x) - 1).bit_length())):
         for value in (0, 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 """What is suspicious in a run (a row of RUNS) that did not fail."""
 _NO_FLOATS = np.zeros(0)
 _FIELDS = ("update", "time", "bytes_up", "bytes_down", "vector_length", "accuracy")
-_NOTHING = dict.fromkeys(_FIELDS, _NO_FLOATS)
+_NO_SCORES = ("label", "epsilon", "seed", *_FIELDS, "validation_accuracy")
+_NOTHING: Mapping[str, Any] = {**dict.fromkeys(_FIELDS, _NO_FLOATS), "scores": {}}
 
 Key = tuple[str, float | None, int]
 """Label, ε and seed: what tells runs apart."""
@@ -47,7 +48,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Evaluations:
-    """The evaluations of one run, in order of updates; bytes: both directions. `broken`: it ends without a model."""
+    """The evaluations of one run, in order of updates; bytes: both directions.
+
+    scores: the loss and the measures, by name; broken: the run ends without a model.
+    """
 
     update: Floats
     time: Floats
@@ -55,6 +59,7 @@ class Evaluations:
     bytes_down: Floats
     vector_length: Floats
     accuracy: Floats
+    scores: Mapping[str, Floats]
     broken: bool
 
     @property
@@ -154,16 +159,40 @@ def ends_without_model(run: Mapping[str, Any]) -> bool:
     return ended or run["outcome"] == "failed" or unscored
 
 
-def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Floats]]:
-    """Return the columns of every run's curve, in order of updates."""
+def score_name(lines: Sequence[Line]) -> str:
+    """Return what runs are judged by: accuracy; of times concordance; of numbers rmse, or else the loss."""
+    runs = [run for line in lines for run in line.runs if not ends_without_model(run)]
+    ordered = ("accuracy", "concordance", "rmse", "loss")
+    return next((n for n in ordered if any(math.isfinite(known(run.get(n))) for run in runs)), "accuracy")
+
+
+def judged(lines: Sequence[Line]) -> tuple[str, Sequence[Line]]:
+    """Return what runs are judged by, and lines whose accuracies are that: over the runs that end with a model."""
+    score = score_name(lines)
+    if score == "accuracy":
+        return score, lines
+    found = []
+    for line in lines:
+        both = zip(line.runs, line.curves, strict=True)
+        pairs = [(r, c) for r, c in both if score in c.scores and not c.broken]
+        runs = tuple({**run, "accuracy": run[score]} for run, _ in pairs)
+        curves = tuple(replace(curve, accuracy=curve.scores[score]) for _, curve in pairs)
+        found.append(replace(line, runs=runs, curves=curves))
+    return score, found
+
+
+def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Any]]:
+    """Return the columns of every run's curve, in order of updates, and under "scores" those of loss and measures."""
     places: dict[Key, list[int]] = {}
     for i, key in enumerate(zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)):
         places.setdefault(key, []).append(i)
-    columns = {name: curves[name].to_numpy().astype(np.float64) for name in _FIELDS}
-    found = {}
+    scores = [name for name in curves.column_names if name not in _NO_SCORES]
+    columns = {name: curves[name].to_numpy().astype(np.float64) for name in (*_FIELDS, *scores)}
+    found: dict[Key, dict[str, Any]] = {}
     for key, own in places.items():
         order = np.array(own)[np.argsort(columns["update"][own], kind="stable")]
-        found[key] = {name: column[order] for name, column in columns.items()}
+        found[key] = {name: columns[name][order] for name in _FIELDS}
+        found[key]["scores"] = {name: columns[name][order] for name in scores}
     return found
 
 
@@ -199,7 +228,7 @@ def _line(
     label: str,
     epsilon: float | None,
     group: Sequence[Mapping[str, Any]],
-    by_run: Mapping[Key, dict[str, Floats]],
+    by_run: Mapping[Key, Mapping[str, Any]],
 ) -> Line:
     made = tuple(run for run in group if run["outcome"] != NOT_RUN)
     curves = tuple(

@@ -20,7 +20,7 @@ from raydpzv.files import write_atomically
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
 from raydpzv.report import page_data
-from raydpzv.report.comparison_lines import FAILURES, Line, band, lines
+from raydpzv.report.comparison_lines import FAILURES, Line, band, judged, lines
 from raydpzv.report.comparison_privacy import MEANING, compared_privacy, privacy_line
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, measures_of, table
 from raydpzv.report.page import as_data, rendered, write_pictures
@@ -122,7 +122,7 @@ def _words(folded: pa.Table, compared: Compared, about: About) -> dict[str, Any]
 
 def _data(found: Sequence[Line]) -> dict[str, Any]:
     """Return what the page's charts draw: each line is a run of the charts, with clocks of its own."""
-    tables = [{axis: _clock(line, of) for axis, (of, _) in _AXES.items()} for line in found]
+    tables = [{axis: _clock(line, of) for axis, (of, _) in _AXES.items()} for line in judged(found)[1]]
     axes = {axis: said for axis, (_, said) in _AXES.items() if any(any(t[axis]) for t in tables)}
     shown = [panel for panel in (plots.accuracy_panel(found), plots.cost_panel(found)) if panel]
     groups = dict.fromkeys(curve.group for panel in shown for curve in panel.curves if curve.group != "*")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,14 @@ from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.report import plots, text
-from raydpzv.report.comparison_lines import Line, band, calibrated, final_accuracy, named
+from raydpzv.report.comparison_lines import (
+    Line,
+    band,
+    calibrated,
+    final_accuracy,
+    judged,
+    named,
+)
 from raydpzv.report.comparison_table import target_name
 from raydpzv.report.plots import Curve, Look, Panel, ReportFigure
 
@@ -107,8 +114,8 @@ def accuracy_over_seconds(lines: Sequence[Line]) -> ReportFigure | None:
 
 
 def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
-    """Draw the final accuracy of each method at each ε; None without any ε."""
-    values = spent(lines)
+    """Draw the final accuracy of each method at each ε, or what runs without one are judged by; None without any ε."""
+    (score, lines), values = judged(lines), spent(lines)
     if all(v is None for v in values) or not _scored(lines):
         return None
     look = looks(lines)
@@ -129,15 +136,16 @@ def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
     for k in range(1, len(values)):
         ax.axvline(k - 0.5, color=plots.FAINT, linewidth=0.8)
     ax.set_xlabel("ε that the noise is calibrated to (not what is proved)")
-    _accuracy_axis(ax)
-    plots.head(ax, "Final test accuracy")
+    _score_axis(ax, score)
+    plots.head(ax, f"Final test {score}")
     _legend(figure, lines, look)
-    caption = "Final test accuracy: median over the seeds, bars from the lowest to the highest. "
+    caption = f"Final test {score}: median over the seeds, bars from the lowest to the highest. "
     return ReportFigure("accuracy_over_epsilon", caption + DISCLAIMER + failed_words(lines), figure)
 
 
 def accuracy_panel(lines: Sequence[Line]) -> Panel | None:
-    """Return the page's chart of accuracies over updates, with bands over the seeds; None without any."""
+    """Return the page's chart of what runs are judged by, over updates with bands over the seeds; None without any."""
+    score, lines = judged(lines)
     look, curves = looks(lines), []
     for place, line in enumerate(lines):
         found = band(line.curves, "update")
@@ -145,11 +153,12 @@ def accuracy_panel(lines: Sequence[Line]) -> Panel | None:
             name, edges = named(line.label, line.epsilon), (found.low, found.high)
             own = look[line.label]
             curves.append(Curve(found.x, found.median, own, name, edges, run=place, group=_group(line)))
-    return Panel("Test accuracy", "test accuracy", curves, "percent") if curves else None
+    return Panel(f"Test {score}", f"test {score}", curves, _form(score)) if curves else None
 
 
 def cost_panel(lines: Sequence[Line]) -> Panel | None:
-    """Return the page's chart of final accuracies over bytes, each with its ε; None where nothing travels."""
+    """Return the page's chart of final scores over bytes, each with its ε; None where nothing travels."""
+    score, lines = judged(lines)
     look, curves, notes = looks(lines), [], []
     for place, line in enumerate(lines):
         sent = [float(curve.bytes[-1]) for curve in line.curves if len(curve.bytes)]
@@ -161,12 +170,12 @@ def cost_panel(lines: Sequence[Line]) -> Panel | None:
             Curve(x, y, look[line.label], named(line.label, line.epsilon), run=place, group=_group(line))
         )
         notes.append([] if line.epsilon is None else [f"ε {calibrated(line.epsilon)}"])
-    axis = "bytes sent, up and down"
-    return (
-        Panel("Accuracy, ε and bytes", "test accuracy", curves, "percent", axis, notes=notes)
-        if curves
-        else None
-    )
+    title, axis = f"{score[0].upper()}{score[1:]}, ε and bytes", "bytes sent, up and down"
+    return Panel(title, f"test {score}", curves, _form(score), axis, notes=notes) if curves else None
+
+
+def _form(score: str) -> Literal["percent", "number"]:
+    return "percent" if score == "accuracy" else "number"
 
 
 def _group(line: Line) -> str:
@@ -175,7 +184,7 @@ def _group(line: Line) -> str:
 
 
 def _scored(lines: Sequence[Line]) -> bool:
-    """Return whether any run has accuracies; survival times have none."""
+    """Return whether any run has what it is judged by; of survival times only the last one is kept."""
     return any(math.isfinite(final_accuracy(run)) for line in lines for run in line.runs)
 
 
@@ -187,6 +196,7 @@ def failed_words(lines: Sequence[Line]) -> str:
 
 def _over(lines: Sequence[Line], over: _Over) -> ReportFigure | None:
     """Draw one panel for each ε."""
+    score, lines = judged(lines)
     moving = [line for line in lines if any(x > 0 for x in _ends([line], over.field))]
     values = spent(moving)
     if not _scored(moving):
@@ -200,13 +210,16 @@ def _over(lines: Sequence[Line], over: _Over) -> ReportFigure | None:
         plots.plain_log(axes[0, 0], "x")
     for ax, value in zip(axes.flat, values, strict=False):
         shown = [line for line in moving if line.control or line.epsilon == value]
-        curves = _panel(ax, shown, over, look)
+        curves = _panel(ax, shown, over, look, text.percent if score == "accuracy" else text.short)
         if len(values) == 1:  # beside another panel the words would have no margin
             plots.mark_ends(ax, curves)
         plots.head(ax, _noise_words(value, shown))
+    for ax in axes[:, 0]:
+        _score_axis(ax, score)
     _name_axes(axes, len(values), over.words)
     _legend(figure, moving, look)
-    return ReportFigure(f"accuracy_over_{over.name}", _caption(over.caption, lines, moving, values), figure)
+    caption = over.caption.replace("accuracy", score, 1)
+    return ReportFigure(f"accuracy_over_{over.name}", _caption(caption, lines, moving, values), figure)
 
 
 def _noise_words(value: float | None, shown: Sequence[Line]) -> str:
@@ -216,9 +229,7 @@ def _noise_words(value: float | None, shown: Sequence[Line]) -> str:
 
 
 def _name_axes(axes: NDArray[Any], panels: int, axis: str) -> None:
-    """Name the axes at the left and those with no panel below; hide what is left over of the last row."""
-    for ax in axes[:, 0]:
-        _accuracy_axis(ax)
+    """Name the axes with no panel below; hide what is left over of the last row."""
     for place, ax in enumerate(axes.flat):
         ax.xaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
         if place >= panels:
@@ -240,12 +251,14 @@ def _caption(
     return said + failed_words(drawn)
 
 
-def _panel(ax: Axes, lines: Sequence[Line], over: _Over, look: Mapping[str, Look]) -> list[Curve]:
+def _panel(
+    ax: Axes, lines: Sequence[Line], over: _Over, look: Mapping[str, Look], said: Callable[[float], str]
+) -> list[Curve]:
     """Draw the lines of one ε; return their curves."""
     curves = []
     for line in lines:
         found = band(line.curves, over.field)
-        end = text.percent(found.median[-1]) if len(found.x) else ""
+        end = said(found.median[-1]) if len(found.x) else ""
         edges, own = (found.low, found.high), look[line.label]
         curves.append(
             Curve(found.x / over.unit, found.median, own, "", edges, end, marked=not line.control, over=2.5)
@@ -291,9 +304,11 @@ def _legend(figure: Figure, lines: Sequence[Line], look: Mapping[str, Look]) -> 
     plots.legend(figure, handles)
 
 
-def _accuracy_axis(ax: Axes) -> None:
-    ax.set_ylabel("test accuracy (%)")
-    plots.percents(ax)
+def _score_axis(ax: Axes, score: str) -> None:
+    share = score == "accuracy"
+    ax.set_ylabel(f"test {score}{' (%)' if share else ''}")
+    if share:
+        plots.percents(ax)
 
 
 def _ends(lines: Sequence[Line], by: str) -> list[float]:

@@ -32,6 +32,7 @@ from raydpzv.report.comparison_lines import (
     final_accuracy,
     known,
     lines,
+    score_name,
 )
 
 RUNS = pa.schema(
@@ -121,16 +122,19 @@ class Compared(NamedTuple):
     claims: pa.Table
 
     def _repr_html_(self) -> str:
+        folded, score = table(self.runs, self.curves, ()), score_name(lines(self.runs, self.curves))
+        if f"{score}_median" not in folded.column_names:  # it has no column of the loss
+            score = next(iter(measures_of(self.runs)), "accuracy")
         rows = [
             (
                 row["label"],
                 "none" if row["epsilon"] is None else f"{row['epsilon']:g}",
                 f"{row['runs']}{', ' + row['why'] if row['why'] else ''}",
-                "{accuracy_median:.3f} ({accuracy_min:.3f} to {accuracy_max:.3f})".format(**row),
+                "{:.3f} ({:.3f} to {:.3f})".format(*(row[f"{score}_{end}"] for end in _SPREAD)),
             )
-            for row in table(self.runs, self.curves, ()).to_pylist()
+            for row in folded.to_pylist()
         ]
-        heads = ("method", "noise calibrated to ε", "runs", "test accuracy: median (min to max)")
+        heads = ("method", "noise calibrated to ε", "runs", f"test {score}: median (min to max)")
         return table_html("comparison", rows, heads)
 
 

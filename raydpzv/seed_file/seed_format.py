@@ -87,8 +87,8 @@ class SeededModel:
     """One model of a seed file: d parameters in tensors, U updates in phases, N scalars float32.
 
     initial, result: SHA-256 of the d parameters before the first update and after the last. average: after how many
-    updates iterates go into the mean that is the result; None: the last iterate is. seeds: their root, or uint64, one
-    for each step or each direction (`SeedFile.step_seeds`).
+    updates, of one step each, iterates go into the mean that is the result; None: the last iterate is. seeds: their
+    root, or uint64, one for each step or each direction (`SeedFile.step_seeds`).
     """
 
     name: str
@@ -162,7 +162,7 @@ def _about(model: SeededModel) -> dict[str, Any]:
     about |= {} if model.average is None else {"average": model.average}
     about["phases"] = [[p.updates, p.steps, p.perturbations, p.lr] for p in model.phases]
     if isinstance(model.seeds, SeedRoot):
-        about["root"] = [*(f"{word:x}" for word in model.seeds.words), model.seeds.party]
+        about["root"] = [f"{number:x}" for number in (*model.seeds.words, model.seeds.party)]
     about["scalars"] = model.form
     if model.form == "sign":
         about["size"] = _shortest(abs(model.scalars[0]))
@@ -172,7 +172,7 @@ def _about(model: SeededModel) -> dict[str, Any]:
 def _source(tensor: SeedTensor) -> list[Any]:
     source: list[Any] = [tensor.name, list(tensor.shape), tensor.start]
     source += [_shortest(np.float32(tensor.number))] if tensor.start in ("constant", "uniform") else []
-    return source + ([tensor.key.hex()] if tensor.start == "uniform" else [])
+    return source + ([f"{int.from_bytes(tensor.key, 'little'):x}"] if tensor.start == "uniform" else [])
 
 
 def _shortest(number: np.float32) -> float:
@@ -269,8 +269,8 @@ def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> See
     numbers.require(count // 8)  # each is at least a bit: a header cannot ask for more than there is
     seeds: SeedRoot | Seeds
     if "root" in about:
-        before, after, party = about["root"]
-        seeds = SeedRoot((int(before, 16), int(after, 16)), int(party))
+        before, after, party = (int(word, 16) for word in about["root"])
+        seeds = SeedRoot((before, after), party)
     else:
         seeds = numbers.array("<u8", steps if step_seeds else count).astype(np.uint64)
     if form == "sign":
@@ -282,6 +282,8 @@ def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> See
         raise ValueError("scalars are not finite")
     initial, result = bytes.fromhex(about["initial"]), bytes.fromhex(about["result"])
     average = about.get("average")
+    if average is not None and (int(average) < 0 or any(phase.steps != 1 for phase in phases)):
+        raise ValueError("a mean is of iterates after updates of one step")
     return SeededModel(str(about["name"]), tensors, initial, result, phases, seeds, scalars, form, average)
 
 
@@ -290,7 +292,7 @@ def _tensor(
 ) -> SeedTensor:
     tensor = SeedTensor(
         *(str(name), tuple(map(int, shape)), _STARTS[_STARTS.index(start)]),
-        *(float(number), bytes.fromhex(key)),
+        *(float(number), int(key, 16).to_bytes(16, "little") if key else b""),
     )
     return replace(tensor, values=numbers.array("<f4", tensor.size)) if start == "stored" else tensor
 

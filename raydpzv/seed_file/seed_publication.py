@@ -15,10 +15,11 @@ from raydpzv.errors import InputError, ReplayMismatch
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.files import sha256, write_atomically
 from raydpzv.foreign import is_foreign
-from raydpzv.keys import SERVER_PARTY, Key, step_words
-from raydpzv.ledger.entries import Slice, bounds
+from raydpzv.keys import SERVER_PARTY, Key, pool_seeds, step_words
+from raydpzv.ledger.entries import SHARED, Slice, bounds
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.replica import SeedSums
 from raydpzv.records.publish import finished, models_on_record, publication_of
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.seed_file.first_weights import first_tensors
@@ -163,6 +164,8 @@ def _file_of(
                 shapes = [(_UNNAMED, (len(one.first),))]
             tensors = first_tensors(shapes, one.first, one.key, base or {})
             mine = ledger.since(0) if one.party is None else ledger.since(0).of(one.party)
+            if header.pool:
+                mine = _summed(mine, pool_seeds(Key(spec.seed), header.pool))
             begin = plan.tail() if one.party is not None else None
             average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
@@ -170,6 +173,19 @@ def _file_of(
     trained = {tensor.name for model in models for tensor in model.tensors}
     frozen = frozen_sha256(base, trained) if base else b""
     return _file(header, models, frozen), unnamed, base
+
+
+def _summed(updates: Slice, pool: np.ndarray) -> Slice:
+    """Return updates along a pool's seeds as one update with the sum of each, which makes the same bits."""
+    sums = SeedSums(pool)
+    sums.add(updates)
+    step, lrs = sums.step, np.full(np.count_nonzero(sums.values), sums.step.lr)
+    zeros = np.zeros(len(lrs), np.int64)
+    numbers = np.arange(len(lrs), dtype=np.int32)
+    return Slice(
+        *(0, 1, zeros + 1, numbers * 0 + SHARED, zeros, zeros, numbers),
+        *(np.asarray(step.seeds), np.asarray(step.scalars), lrs),
+    )
 
 
 def _file(header: Header, models: Sequence[SeededModel], frozen: bytes) -> SeedFile:

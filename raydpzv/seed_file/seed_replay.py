@@ -10,6 +10,7 @@ import numpy as np
 
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.files import sha256
+from raydpzv.lazy_import import torch
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.methods.model_averaging import ModelAverage
 from raydpzv.methods.replica import Replica
@@ -42,11 +43,40 @@ def rebuilt(
 ) -> Floats:
     """Return a model's parameters after its last update, float32 [d]; base, where: as of `initial_vector`."""
     x = initial_vector(model, base, where)
+    if file.law == "torch_normal":
+        return _by_torch(file, model, x)
     replica = Replica(x, rule_of(file), step_seeds=file.step_seeds)
     tail = ModelAverage(model.average)
     replica.follow(updates_of(file, model), None if model.average is None else tail)
     mean = tail.mean()
     return replica.state()[0] if mean is None else mean
+
+
+def _by_torch(file: SeedFile, model: SeededModel, x: Floats) -> Floats:
+    """Return x after MeZO's steps: x <- x - lr · (scalar · z), each product rounded to float32."""
+    if file.step_seeds or file.options or file.optimizer != "sgd" or not isinstance(model.seeds, np.ndarray):
+        raise InputError("torch_normal: wanted plain steps with a stored seed each; ask the file's writer")
+    if any(phase.perturbations != 1 for phase in model.phases):
+        raise InputError("torch_normal: wanted one direction a step; ask the file's writer")
+    shapes = [tensor.shape for tensor in model.tensors]
+    lrs = np.repeat(
+        np.array([phase.lr for phase in model.phases], np.float32),
+        [phase.updates * phase.steps for phase in model.phases],
+    )
+    for seed, scalar, lr in zip(model.seeds.tolist(), model.scalars, lrs, strict=True):
+        x = x - lr * (scalar * normals_of_torch(seed, shapes))
+    return x
+
+
+def normals_of_torch(seed: int, shapes: Sequence[tuple[int, ...]]) -> Floats:
+    """Return the normals that torch draws on the CPU for each tensor in turn after manual_seed, float32 [d].
+
+    MeZO (Malladi et al. 2023), zo_perturb_parameters. The stream is torch's own: a version of torch, or a GPU, may give
+    other numbers. Then the rebuilt model is not the one that the seed file names.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.normal(0.0, 1.0, size=shape, generator=generator) for shape in shapes]
+    return np.concatenate([z.numpy().ravel() for z in drawn])
 
 
 def rule_of(file: SeedFile) -> Rule:

@@ -131,6 +131,11 @@ Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 """Arguments of a user's own class or function."""
 
 
+def with_folder(options: Mapping[str, Any] | None, folder: str | None) -> dict[str, Any]:
+    """Return the arguments of a user's own model, `model.folder` among them."""
+    return {**(options or {}), **({} if folder is None else {"folder": folder})}
+
+
 def _own(value: Any) -> Any:
     if not is_foreign(value):
         raise ValueError('wanted a function of your own, "module:attribute"')

@@ -119,6 +119,8 @@ class ModelSection(BottomSection):
     your own, "module:attribute", from embeddings [B, M·E]."""
     options: Options | None = None
     """Arguments of your own bottom models. Parameters named shape, embedding and client are filled in."""
+    folder: str | None = None
+    """Folder of a pretrained model, for your own models with a parameter `folder` (docs/own.md)."""
     head_options: Options | None = None
     """Arguments of your own head. Parameters named clients, embedding and classes are filled in."""
     loss: LossName | None = None

@@ -62,6 +62,8 @@ class WholeModelSection(Section):
     paper (cnn_users, mlp_normed); or your own, "module:attribute"."""
     options: Options | None = None
     """Arguments of your own model. Parameters named shape, outputs and classes are filled in."""
+    folder: str | None = None
+    """Folder of a pretrained model, for your own models with a parameter `folder` (docs/own.md)."""
     weights: OneWeights | None = None
     """Weights before the first update: a file (.safetensors, .pt), or your own mapping of names to tensors,
     "module:attribute"."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from raydpzv.experiment.run_horizontal import repeated
 from raydpzv.ledger.entries import SHARED, Slice, bounds
 from raydpzv.methods.roles import Upload
 from raydpzv.timetravel.history import RunHistory
-from raydpzv.zo.directions import Direction
+from raydpzv.zo.update import Descent, Step
 
 _MOST_BYTES = 2**30
 """Memory for the models without each client."""
@@ -102,6 +102,7 @@ class HorizontalWhatIf(WhatIf):
                 f'{history.folder.path}: method.optimizer = "{rule.optimizer}" is not linear in the scalars, so what '
                 'would have been without a client cannot be told from the ledger; only "sgd" is'
             )
+        self._plain = replace(rule, momentum=0.0, damped=False)
         size = len(self._replica.x)
         if size * 8 * self.clients > _MOST_BYTES:
             raise InputError(
@@ -136,10 +137,12 @@ class HorizontalWhatIf(WhatIf):
         return _answers(self.history)
 
     def _directions(self, update: Slice) -> np.ndarray:
-        """Return the directions of an update's pairs, float64 [n, d]."""
-        size, law = len(self._replica.x), self._replica.descent.rule.law
-        seeds = self._replica.direction_seeds(update)
-        return np.stack([Direction(int(seed), size, law).values() for seed in seeds]).astype(np.float64)
+        """Return u_n of an update's pairs, with the step sizes of groups: what a scalar of -1 adds, float64 [n, d]."""
+        seeds, size = self._replica.direction_seeds(update), len(self._replica.x)
+        found = np.zeros((len(seeds), size), np.float32)
+        for seed, u in zip(seeds, found, strict=True):
+            Descent(u, self._plain).apply([Step([int(seed)], [-1.0], 1.0)])
+        return found.astype(np.float64)
 
     @cached_property
     def _changes(self) -> dict[int, np.ndarray]:

@@ -3,37 +3,53 @@
 gaussian   N(0, I_d)
 sphere     uniform on the sphere of radius √d, normalised over ALL parameters of the party (DPZV, Section IV-A)
 rademacher independent signs: the least variance of a two-point estimate, and many times faster to make
+rank_one   a bᵀ for each weight matrix, a and b normal, else N(0, 1): no matrix of normals is ever made (`zo.spans`)
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 
+from raydpzv.errors import InputError
 from raydpzv.lazy_import import torch
 from raydpzv.zo import device, kernels
-from raydpzv.zo.apply_seeds import Base
+from raydpzv.zo.apply_seeds import Base, replay_products
+from raydpzv.zo.spans import Span, overlaps
 
-Law = Literal["gaussian", "sphere", "rademacher"]
+Law = Literal["gaussian", "sphere", "rademacher", "rank_one"]
 LAWS: tuple[Law, ...] = ("gaussian", "sphere", "rademacher")
+"""The laws that need no shapes of parameters."""
 
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction over a party's `size` parameters. Nothing of its size is ever stored."""
+    """One direction over a party's `size` parameters. Nothing of its size is ever stored.
+
+    spans: what it is on each parameter (`raydpzv.zo.spans`), where the law is rank_one or groups have smoothing radii
+    of their own, which are part of it; (): one law for all elements.
+    """
 
     seed: int
     size: int
     law: Law = "gaussian"
+    spans: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.law == "rank_one" and not self.spans:
+            raise InputError(
+                'the law "rank_one" needs the shapes of the parameters: give spans_of(law, groups, shapes)'
+            )
 
     @property
     def base(self) -> Base:
         """The generator's law, before `norm_factor`."""
-        return "rademacher" if self.law == "rademacher" else "gaussian"
+        return base_of(self.law)
 
     @cached_property
     def norm_factor(self) -> float:
@@ -48,26 +64,53 @@ class Direction:
         """Write x + amount · u[start : start + n] to `out` (default: x itself).
 
         x, out: contiguous float32 [n]. The coefficient is rounded to float32 once; each element then takes one
-        product and one sum, so that every caller that adds the same amount gets the same bits.
+        product (of a matrix a bᵀ two) and one sum, so that every caller that adds the same amount gets the same bits.
         """
-        out = x if out is None else out
-        coefficient = np.float32(amount * self.norm_factor)
-        if x.device.type == "cpu":
-            self._add(out.numpy(), x.numpy(), coefficient, start)
-            return
-        seeds, minus = np.array([self.seed], np.uint64), np.array([-coefficient], np.float32)
-        device.subtract(out, x, seeds, minus, start, self.base)
+        out, here = x if out is None else out, x.device.type == "cpu"
+        for span, first, last in self._spans(start, len(x)):
+            coefficient = np.float32(amount * self.norm_factor * span.smoothing)
+            place = start + first - span.start
+            to, of = out[first:last], x[first:last]
+            if span.rows:
+                to.copy_(of)  # nothing where they are one
+                replay_products(to, self._seed, [float(-coefficient)], span, start=place)
+            elif here:
+                self._add(to.numpy(), of.numpy(), coefficient, span.drawn + place)
+            else:
+                minus = np.array([-coefficient], np.float32)
+                device.subtract(to, of, self._seed, minus, span.drawn + place, self.base)
 
     def values(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return u[start:stop] as float32."""
-        stop = self.size if stop is None else stop
-        z = np.zeros(stop - start, np.float32)
-        self._add(z, z, np.float32(1), start)
-        return z * np.float32(self.norm_factor)
+        z = np.zeros((self.size if stop is None else stop) - start, np.float32)
+        for span, first, last in self._spans(start, len(z)):
+            place = start + first - span.start
+            if span.rows:
+                replay_products(z[first:last], self._seed, [-1.0], span, start=place)
+            else:
+                self._add(z[first:last], z[first:last], np.float32(1), span.drawn + place)
+            z[first:last] *= np.float32(self.norm_factor * span.smoothing)
+        return z
+
+    def span_at(self, start: int) -> Span:
+        """Return the span of an element."""
+        return next(self._spans(start, 1))[0]
+
+    @property
+    def _seed(self) -> np.ndarray:
+        return np.array([self.seed], np.uint64)
+
+    def _spans(self, start: int, count: int) -> Iterator[tuple[Span, int, int]]:
+        return overlaps(self.spans or (Span(0, self.size, 0),), start, start + count)
 
     def _add(self, out: np.ndarray, x: np.ndarray, coefficient: np.float32, start: int) -> None:
         add = kernels.add_signs if self.base == "rademacher" else kernels.add_direction
         add(out, x, np.uint64(self.seed), coefficient, start)
+
+
+def base_of(law: Law) -> Base:
+    """Return what the generator makes for a law."""
+    return "rademacher" if law == "rademacher" else "gaussian"
 
 
 @lru_cache(maxsize=1 << 10)

@@ -284,3 +284,34 @@ def add_scaled(x, v, scale):  # type: ignore[no-untyped-def]
     """x[i] += scale · v[i], one rounding for the product and one for the sum."""
     for i in range(x.shape[0]):
         x[i] += scale * v[i]
+
+
+@compiled
+def subtract_products(x, rows, columns, scales, start):  # type: ignore[no-untyped-def]
+    """x[e] -= (scales[j] · a_j[i]) · b_j[k] for j = 0, 1, ..., of the element at row i and column k of a matrix.
+
+    x: float32 [n], elements of the matrix row by row from its element `start` on; rows: float32 [J, m], a_j; columns:
+    float32 [J, N], b_j; scales: float32 [J]. One rounding for each of the two products and for the sum. Four seeds at a
+    time, an element loaded and stored once.
+    """
+    n, width, seeds = x.shape[0], columns.shape[1], rows.shape[0]
+    done, row, inside = 0, start // width, start % width
+    while done < n:
+        count = min(width - inside, n - done)
+        to = x[done : done + count]
+        j = 0
+        while j + 4 <= seeds:
+            a0, a1 = scales[j] * rows[j, row], scales[j + 1] * rows[j + 1, row]
+            a2, a3 = scales[j + 2] * rows[j + 2, row], scales[j + 3] * rows[j + 3, row]
+            b0, b1 = columns[j, inside : inside + count], columns[j + 1, inside : inside + count]
+            b2, b3 = columns[j + 2, inside : inside + count], columns[j + 3, inside : inside + count]
+            for i in range(count):
+                y = (to[i] - a0 * b0[i]) - a1 * b1[i]
+                to[i] = (y - a2 * b2[i]) - a3 * b3[i]
+            j += 4
+        while j < seeds:
+            a0, b0 = scales[j] * rows[j, row], columns[j, inside : inside + count]
+            for i in range(count):
+                to[i] -= a0 * b0[i]
+            j += 1
+        done, row, inside = done + count, row + 1, 0

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from raydpzv.errors import InputError
 from raydpzv.zo import kernels
-from raydpzv.zo.apply_seeds import Base, in_pieces
-from raydpzv.zo.apply_seeds import replay as subtract
-from raydpzv.zo.directions import Direction, Law
+from raydpzv.zo.apply_seeds import in_pieces, replay, replay_products
+from raydpzv.zo.directions import Direction, Law, base_of
+from raydpzv.zo.spans import Groups, Shapes, Span, overlaps, spans_of
 from raydpzv.zo.vectors import Vector, as_array, copied, on_cpu
 
 _PIECE = 1 << 16
@@ -32,6 +33,9 @@ class Rule:
     v <- β₂v + (1-β₂)g², v̂ <- max(v̂, v), w <- w - ηm/√v̂; v0: what v and v̂ begin with. svrg (Liu et al. 2018b,
     Algorithm 2): ĝ <- g and w̃ <- w in the first of every `epoch` updates, w <- w - η(g + ĝ) in the others, whose
     scalars are the differences between w and w̃.
+
+    groups: step sizes and smoothing radii of some parameters; spans: what directions are on each parameter, of a model
+    whose law or groups need it (`on`).
     """
 
     law: Law = "gaussian"
@@ -41,6 +45,17 @@ class Rule:
     beta2: float = 0.0
     v0: float = 0.0
     epoch: int = 0
+    groups: Groups = ()
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def shaped(self) -> bool:
+        """Whether what directions are follows from the parameters' names and shapes, not from their number alone."""
+        return self.law == "rank_one" or bool(self.groups)
+
+    def on(self, shapes: Shapes) -> Rule:
+        """Return the rule of a model with these parameters."""
+        return replace(self, spans=spans_of(self.law, self.groups, shapes)) if self.shaped else self
 
     @property
     def vectors(self) -> int:
@@ -102,11 +117,23 @@ class Descent:
     """
 
     def __init__(self, x: Vector, rule: Rule, *, threads: int = 1) -> None:
+        if rule.shaped and not rule.spans:
+            raise InputError("this rule depends on the parameters' shapes: give Descent(x, rule.on(shapes))")
         self.x, self.rule = x, rule
         self.kept = [copied(x) for _ in range(rule.vectors)]
         for n, vector in enumerate(self.kept):
             vector[:] = rule.v0 if rule.optimizer == "adam" and n else 0.0
         self._threads = threads
+
+    def direction(self, seed: int) -> Direction:
+        """Return the direction of a seed, along which queries move the parameters."""
+        return Direction(seed, len(self.x), self.rule.law, self.rule.spans)
+
+    def unit_step(self, seed: int) -> np.ndarray:
+        """Return what a step of this seed with scalar and step size 1 subtracts, without momentum, float32 [d]."""
+        found = Descent(np.zeros(len(self.x), np.float32), replace(self.rule, momentum=0.0))
+        found.apply([Step([seed], [-1.0], 1.0)])
+        return as_array(found.x)
 
     def copy(self) -> Descent:
         """Return a descent that continues from here on its own."""
@@ -116,13 +143,12 @@ class Descent:
 
     def apply(self, steps: Iterable[Step]) -> None:
         """Apply steps in order."""
-        size = len(self.x)
-        found = [_Terms.of(step, self.rule, size) for step in steps]
+        size, rule = len(self.x), self.rule
+        found = [_Terms.of(step, rule, size) for step in steps]
         if not found:
             return
-        base: Base = "rademacher" if self.rule.law == "rademacher" else "gaussian"
-        if self.rule.optimizer != "sgd":
-            piece = partial(_by_element, self.rule, found, base, [self.x, *self.kept])
+        if rule.optimizer != "sgd":
+            piece = partial(_by_element, rule, found, [self.x, *self.kept])
             if on_cpu(self.x):
                 in_pieces(size, 0, _PIECE, self._threads, _cut_small(piece))
             else:
@@ -130,16 +156,15 @@ class Descent:
         elif not self.kept:
             seeds = np.concatenate([terms.seeds for terms in found])
             amounts = np.concatenate([terms.amounts for terms in found])
-            subtract(self.x, seeds, amounts, law=base, threads=self._threads)
+            _subtract(rule, self.x, seeds, amounts, threads=self._threads)
         elif on_cpu(self.x):
-            given = as_array(self.x), as_array(self.kept[0])
-            work = partial(_with_momentum, given, found, np.float32(self.rule.momentum), base)
+            work = partial(_with_momentum, rule, found, (as_array(self.x), as_array(self.kept[0])))
             in_pieces(size, 0, _PIECE, self._threads, _cut_small(work))
         else:
             velocity = self.kept[0]
             for terms in found:
-                velocity.mul_(self.rule.momentum)
-                subtract(velocity, terms.seeds, terms.amounts, law=base)
+                velocity.mul_(rule.momentum)
+                _subtract(rule, velocity, terms.seeds, terms.amounts)
                 self.x.add_(velocity, alpha=-terms.lr)
 
 
@@ -167,38 +192,58 @@ class _Terms:
         return cls(seeds, amounts, step.lr, step.anchor)
 
 
+def _subtract(
+    rule: Rule, x: Vector, seeds: np.ndarray, amounts: np.ndarray, start: int = 0, threads: int = 1
+) -> None:
+    """x -= Σ_j amounts[j] · z_j[start : start + n], of parameters in groups times their factors.
+
+    1 / smoothing makes of a direction's query an estimate of the gradient; the step size's factor goes with it where
+    steps are linear in the estimate (sgd).
+    """
+    law = base_of(rule.law)
+    if not rule.spans:
+        replay(x, seeds, amounts, start=start, law=law, threads=threads)
+    for span, first, last in overlaps(rule.spans, start, start + len(x)):
+        factor = (span.lr if rule.optimizer == "sgd" else 1.0) / span.smoothing
+        place = start + first - span.start
+        if span.rows:
+            replay_products(x[first:last], seeds, amounts * factor, span, start=place, threads=threads)
+        else:
+            replay(
+                *(x[first:last], seeds, amounts * factor),
+                start=span.drawn + place,
+                law=law,
+                threads=threads,
+            )
+
+
 def _with_momentum(
-    vectors: tuple[np.ndarray, np.ndarray],
-    steps: Sequence[_Terms],
-    momentum: np.float32,
-    base: Base,
-    first: int,
-    last: int,
+    rule: Rule, steps: Sequence[_Terms], vectors: tuple[np.ndarray, np.ndarray], first: int, last: int
 ) -> None:
     """Take all steps on one piece of the parameters and their velocity."""
     x_piece, v_piece = (vector[first:last] for vector in vectors)
+    momentum = np.float32(rule.momentum)
     for terms in steps:
         v_piece *= momentum
-        subtract(v_piece, terms.seeds, terms.amounts, start=first, law=base)
+        _subtract(rule, v_piece, terms.seeds, terms.amounts, first)
         kernels.add_scaled(x_piece, v_piece, np.float32(-terms.lr))
 
 
 def _by_element(
-    rule: Rule,
-    steps: Sequence[_Terms],
-    base: Base,
-    vectors: Sequence[Vector],
-    first: int,
-    last: int,
+    rule: Rule, steps: Sequence[_Terms], vectors: Sequence[Vector], first: int, last: int
 ) -> None:
     """Take all steps of a rule other than sgd on one piece of x and of what is kept beside it."""
     here = on_cpu(vectors[0])
-    x, *kept = ((as_array(v) if here else v)[first:last] for v in vectors)
+    pieces = [(as_array(v) if here else v)[first:last] for v in vectors]
     of: Any = np if here else importlib.import_module("torch")
+    cuts = list(overlaps(rule.spans or (Span(0, last, 0),), first, last))
     for terms in steps:
-        gradient = of.zeros_like(x)
-        subtract(gradient, terms.seeds, terms.amounts, start=first, law=base)
-        _MOVES[rule.optimizer](of, rule, terms, gradient, x, kept)
+        gradient = of.zeros_like(pieces[0])
+        _subtract(rule, gradient, terms.seeds, terms.amounts, first)
+        for span, begin, end in cuts:
+            x, *kept = (piece[begin:end] for piece in pieces)
+            own = terms if span.lr == 1 else replace(terms, lr=terms.lr * span.lr)
+            _MOVES[rule.optimizer](of, rule, own, gradient[begin:end], x, kept)
 
 
 # Vectors are numpy's on the CPU (`of` is numpy), where each operation rounds once and correctly, so that the bits are

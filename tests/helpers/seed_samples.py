@@ -15,7 +15,7 @@ from raydpzv.keys import SERVER_PARTY, Key, step_words
 from raydpzv.seed_file.first_weights import initial_vector
 from raydpzv.seed_file.seed_format import SeededModel, SeedFile, SeedRoot, SeedTensor, StepPhase, widths_of
 from raydpzv.seed_file.seed_replay import rebuilt
-from raydpzv.seed_file.tensor_file import RawTensor
+from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256
 
 KEY = Key(3)
 TWO_PHASES = (StepPhase(4, 2, 3, 0.05), StepPhase(3, 1, 2, 0.01))
@@ -55,13 +55,47 @@ def sample(
     stored = (
         (KEY / "seeds").generator().integers(0, 2**64, len(widths) if of_steps else count, dtype=np.uint64)
     )
+    if average is not None:
+        assert all(phase.steps == 1 for phase in phases)
     if of_steps:
         stored &= np.uint64(~1023 & (2**64 - 1))  # a step's seed has room for its directions' numbers
     model = SeededModel(
         *("shared", given, bytes(32), bytes(32), phases, root if derived else stored, scalars, form, average)
     )
     file = SeedFile(law, (model,), of_steps, rule.pop("optimizer", "sgd"), rule)
-    return replace(file, models=(with_digests(file, model),))
+    uses_base = any(tensor.start == "weights" for tensor in given)
+    base = base_tensors() if uses_base else None
+    frozen = frozen_sha256(base, {tensor.name for tensor in given}) if base else b""
+    return replace(file, models=(with_digests(file, model, base),), frozen=frozen)
+
+
+BASE = {
+    "scale": np.arange(3, dtype=np.float32) / 7,
+    "frozen": np.ones((2, 2), np.float32),
+}
+"""Weights that readers of the vector "weights" have; the second is not trained."""
+ONE_STEP = (StepPhase(5, 1, 2, 0.1), StepPhase(2, 1, 1, 0.3))
+
+
+def vectors() -> dict[str, SeedFile]:
+    """The test vectors: together every law, form, start and source of seeds that the example readers know."""
+    wide = (SeedTensor("wide", (33_000,), "constant", 1.0),)
+    given = (*tensors()[:2], SeedTensor("scale", (3,), "weights"))
+    return {
+        "gaussian": sample(),
+        "momentum": sample(momentum=0.9, form="float16"),
+        "sphere": sample("sphere", of_steps=False, momentum=0.9, damped=1.0),
+        "signs": sample("rademacher", form="sign", derived=False),
+        "wide_sphere": sample("sphere", given=wide, derived=False, of_steps=False, phases=ONE_STEP),
+        "wide_signs": sample("rademacher", given=wide, form="sign", phases=ONE_STEP),
+        "mean": sample(of_steps=False, average=3, phases=ONE_STEP),
+        "weights": sample(given=given),
+    }
+
+
+def base_tensors() -> dict[str, RawTensor]:
+    """`BASE` as a file has it."""
+    return {name: RawTensor.of(values) for name, values in BASE.items()}
 
 
 def with_digests(file: SeedFile, model: SeededModel, base: dict[str, RawTensor] | None = None) -> SeededModel:

@@ -48,6 +48,7 @@ from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Posi
 from raydpzv.wire.messages import Body, ClientModels
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.spans import groups_of
 from raydpzv.zo.update import Descent, Optimizer, Rule, Step
 from raydpzv.zo.vectors import Vector, as_array
 
@@ -296,7 +297,7 @@ class LocalSteps(LocalWork):
         Of ZO-SVRG the derivatives less those at w̃, along the same directions on the same rows; w̃'s own at w̃.
         """
         rule = self._settings.rule
-        directions = [Direction(int(seed), objective.size, rule.law) for seed in seeds]
+        directions = [at.direction(int(seed)) for seed in seeds]
         losses, values = self._derivatives(objective, at.x, directions, rows)
         if rule.optimizer == "svrg" and not rule.anchors(round):
             values = values - self._derivatives(objective, at.kept[0], directions, rows)[1]
@@ -341,6 +342,7 @@ def _rule(config: DecomflConfig) -> UpdateRule:
         config.direction,
         config.momentum,
         config.dampening,
+        groups=groups_of(config.groups),
         optimizer=config.optimizer,
         beta2=config.beta2 if adam else 0.0,
         v0=config.v0 if adam else 0.0,

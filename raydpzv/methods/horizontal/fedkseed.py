@@ -29,7 +29,6 @@ from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.settings.bounds import Bounds, Count, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import PoolScalars, PoolSums
-from raydpzv.zo.update import Rule
 
 _SCALAR_BYTES = 6
 """Bytes on the wire of a scalar and its seed's place in the pool."""
@@ -123,7 +122,7 @@ def fedkseed_settings(config: FedkseedConfig, key: Key) -> SeededSettings:
     """Return what server and clients agree on."""
     return SeededSettings(
         key,
-        Rule(config.direction),
+        config.rule,
         config.batch,
         schedule_of(config, "lr"),
         Schedule(config.perturbations),
@@ -150,6 +149,6 @@ FEDKSEED = HorizontalMethod(
     config=FedkseedConfig,
     server=_server,
     clients=_clients,
-    rule=lambda c: UpdateRule(Rule(c.direction), pool=c.pool),
+    rule=lambda c: UpdateRule(c.rule, pool=c.pool),
     cohort=lambda c, clients: c.cohort,
 )

@@ -24,7 +24,7 @@ from raydpzv.methods.horizontal.local_training import TrainingClientGroup
 from raydpzv.methods.horizontal.rounds import Directed, Sampled
 from raydpzv.settings.bounds import Positive
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.update import Descent, Rule, Step
+from raydpzv.zo.update import Descent, Step
 from raydpzv.zo.vectors import Vector
 
 Estimate = Literal["forward", "central"]
@@ -51,23 +51,20 @@ class ZerothOrderTrainers(TrainingClientGroup[FedzoConfig]):
     """
 
     def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
-        descent = Descent(x, Rule(self._settings.direction))
+        descent = Descent(x, self._settings.rule.on(objective.shapes))
         losses = []
         for step in range(self._settings.local_steps):
-            directions = self._directions(client, round, step, len(x))
+            directions = [descent.direction(int(seed)) for seed in self._seeds(client, round, step)]
             rows = self._rows(client, round, step)
             loss, slopes_P = self._slopes(objective, x, directions, rows)
             losses.append(loss)
             descent.apply([Step([u.seed for u in directions], slopes_P, self._settings.lr)])
         return losses[0]
 
-    def _directions(self, client: int, round: int, step: int, size: int) -> list[Direction]:
-        """Return the step's directions; K·round + k counts a client's local steps over all rounds."""
+    def _seeds(self, client: int, round: int, step: int) -> list[int]:
+        """Return the seeds of the step's directions; K·round + k counts a client's local steps over all rounds."""
         number = self._settings.local_steps * round + step
-        return [
-            Direction(direction_seed(self._key, client, number, p), size, self._settings.direction)
-            for p in range(self._settings.perturbations)
-        ]
+        return [direction_seed(self._key, client, number, p) for p in range(self._settings.perturbations)]
 
     def _slopes(
         self, objective: Objective, x: Vector, directions: Sequence[Direction], rows: np.ndarray

@@ -28,7 +28,6 @@ from raydpzv.settings.bounds import Count, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import MissedSigns, Signs
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector
 
 
@@ -101,7 +100,7 @@ def feedsign_settings(config: FeedsignConfig, key: Key) -> SeededSettings:
     """Return what server and clients agree on."""
     return SeededSettings(
         key,
-        Rule(config.direction),
+        config.rule,
         config.batch,
         schedule_of(config, "lr"),
         Schedule(config.perturbations),
@@ -129,6 +128,6 @@ FEEDSIGN = HorizontalMethod(
     config=FeedsignConfig,
     server=_server,
     clients=_clients,
-    rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
+    rule=lambda c: UpdateRule(c.rule, step_seeds=True),
     cohort=lambda c, clients: c.cohort,
 )

@@ -25,7 +25,6 @@ from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.settings.bounds import Bounds, Count, Positive
 from raydpzv.zo.directions import Direction, Law
-from raydpzv.zo.update import Rule
 from raydpzv.zo.vectors import Vector
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def fzoo_settings(config: FzooConfig, key: Key) -> SeededSettings:
     """Return what server and clients agree on."""
     return SeededSettings(
         key,
-        Rule(config.direction),
+        config.rule,
         config.batch,
         schedule_of(config, "lr"),
         Schedule(config.perturbations),
@@ -106,7 +105,7 @@ FZOO = HorizontalMethod(
     config=FzooConfig,
     server=_server,
     clients=_clients,
-    rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
+    rule=lambda c: UpdateRule(c.rule, step_seeds=True),
     pulls=lambda c: c.asynchronous,
     cohort=lambda c, clients: clients if c.asynchronous else c.cohort,
     contradictions=_contradictions,

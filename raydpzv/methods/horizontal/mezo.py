@@ -17,7 +17,6 @@ from raydpzv.methods.horizontal.seeded import SeededSettings, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Count, Positive
-from raydpzv.zo.update import Rule
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections_horizontal import HorizontalSections
@@ -39,7 +38,7 @@ def mezo_settings(config: MezoConfig, key: Key) -> SeededSettings:
     """Return what the agent works by."""
     return SeededSettings(
         key,
-        Rule(config.direction),
+        config.rule,
         config.batch,
         Schedule(config.lr),
         Schedule(config.perturbations),
@@ -70,7 +69,7 @@ MEZO = HorizontalMethod(
     config=MezoConfig,
     server=_server,
     clients=_clients,
-    rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
+    rule=lambda c: UpdateRule(c.rule, step_seeds=True),
     cohort=lambda c, clients: 1,
     agent=True,
     contradictions=_contradictions,

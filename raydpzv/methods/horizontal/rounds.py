@@ -17,6 +17,8 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Bounds, Count, Perturbations, Positive
 from raydpzv.wire.weights import Weights
 from raydpzv.zo.directions import Law
+from raydpzv.zo.spans import Group, groups_of
+from raydpzv.zo.update import Rule
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,16 @@ class Directed(MethodConfig):
     smoothing: Positive = 1e-3
     """Smoothing radius μ."""
     direction: Law = "gaussian"
-    """Law of the directions: standard normal, uniform on the sphere of radius √d, or independent signs (fastest)."""
+    """Law of the directions: standard normal, uniform on the sphere of radius √d, independent signs (fastest), or a
+    product a bᵀ for each weight matrix ("rank_one")."""
+    groups: dict[str, Group] | None = None
+    """Factors of parameters whose names match a pattern, {"head.*" = {lr = 2.0, smoothing = 0.5}}: of the step size and
+    of the smoothing radius, 1 where nothing is said."""
+
+    @property
+    def rule(self) -> Rule:
+        """How (seed, scalar) pairs move the model, by plain descent."""
+        return Rule(self.direction, groups=groups_of(self.groups))
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Bounds, Positive
 from raydpzv.wire.secure_sums import MaskedSum, PackedSum, UserSum
 from raydpzv.wire.seeds import SeededScalars
-from raydpzv.zo.directions import Direction
-from raydpzv.zo.update import Descent, Rule, Step
+from raydpzv.zo.update import Descent, Step
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections_horizontal import HorizontalSections
@@ -168,7 +167,7 @@ class PairWork(LocalWork):
     ) -> np.ndarray:
         """Return each pair's differences at a model, float32 [n, P]."""
         settings = self._settings
-        directions = [Direction(int(seed), objective.size, settings.rule.law) for seed in seeds_P]
+        directions = [at.direction(int(seed)) for seed in seeds_P]
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is zeroed, and counted
             found = central_differences(objective, at.x, directions, settings.smoothing, rows)[1]
             return found.astype(np.float32)
@@ -201,7 +200,7 @@ def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
     """Return what server and silos agree on."""
     return SeededSettings(
         key,
-        Rule(config.direction),
+        config.rule,
         ALL_ROWS,
         Schedule(config.lr),
         Schedule(config.perturbations),
@@ -260,7 +259,7 @@ ULDP_ZO = HorizontalMethod(
     config=UldpZoConfig,
     server=_server,
     clients=_clients,
-    rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
+    rule=lambda c: UpdateRule(c.rule, step_seeds=True),
     pulls=lambda c: c.asynchronous,
     cohort=lambda c, clients: clients,
     own_keys=lambda c: c.aggregation != "plain",

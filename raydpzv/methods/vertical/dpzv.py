@@ -32,6 +32,7 @@ from raydpzv.privacy.mechanisms import ClippedSum, GradientRelease, MeanRelease
 from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
 from raydpzv.wire.messages import Acknowledged, LedgerHistory, PerturbedEmbeddings, Slopes, TestEmbeddings
 from raydpzv.zo.directions import Law
+from raydpzv.zo.spans import Group, groups_of
 from raydpzv.zo.update import Rule, Step, Steps
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ class DpzvConfig(Batched):
     perturbations: Perturbations = 1
     """Directions per update, P; each is a release of its own."""
     direction: Law = "sphere"
-    """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
+    """Law of the directions: uniform on the sphere of radius √d, standard normal, independent signs (fastest), or a
+    product a bᵀ for each weight matrix ("rank_one")."""
+    groups: dict[str, Group] | None = None
+    """Factors of the clients' parameters whose names match a pattern, {"1.*" = {lr = 2.0, smoothing = 0.5}}: of the
+    step size and of the smoothing radius, 1 where nothing is said."""
     server: HeadTraining = "sgd"
     """How the head learns: backpropagation, its own two-point step, or not at all; with privacy.mode = "proved" not at
     all, by the clients' released scalars along directions of its own ("joint"), or by noised gradients ("dp_sgd")."""
@@ -337,10 +342,13 @@ def zeroth_order(config: DpzvConfig, updates: int | None, unit: float = 1.0) -> 
     )
 
 
+def _rule(config: DpzvConfig) -> Rule:
+    return Rule(config.direction, config.momentum, groups=groups_of(config.groups))
+
+
 def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
-    rule = Rule(config.direction, config.momentum)
     return DpzvClient(
-        *(parts.client, parts.bottom(BottomTraining(rule))),
+        *(parts.client, parts.bottom(BottomTraining(_rule(config)))),
         parts.batches(config),
         zeroth_order(config, parts.updates, parts.noise.unit),
         parts.key,
@@ -418,7 +426,7 @@ DPZV = VerticalMethod(
     noise=_noise,
     contradictions=_contradictions,
     rule=lambda c: UpdateRule(
-        *(Rule(c.direction, c.momentum), schedule_of(c, "lr"), c.perturbations),
+        *(_rule(c), schedule_of(c, "lr"), c.perturbations),
         gathered=c.gather,
         average=c.average,
     ),

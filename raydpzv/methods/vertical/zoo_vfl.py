@@ -29,6 +29,7 @@ from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, 
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import EmbeddingPair, LossDifference
 from raydpzv.zo.directions import Law
+from raydpzv.zo.spans import Group, groups_of
 from raydpzv.zo.update import Rule, Step, Steps
 
 AT, AHEAD = 0, 1
@@ -51,6 +52,9 @@ class ZooVflConfig(Batched):
     """Smoothing radius λ of the estimate (f(w+λu) - f(w)) / λ."""
     direction: Law = "sphere"
     """Law of the directions."""
+    groups: dict[str, Group] | None = None
+    """Factors of the clients' parameters whose names match a pattern, {"1.*" = {lr = 2.0, smoothing = 0.5}}: of the
+    step size and of the smoothing radius, 1 where nothing is said."""
     server: Literal["sgd", "zo", "zo_one_sided"] = "sgd"
     """How the head learns: backpropagation, its own two-point step (both ours), or the one-sided step as published."""
     calibration: Calibration = "counted"
@@ -122,7 +126,8 @@ class ZooVflServer(CachingServer):
 def _client(parts: ClientParts, config: ZooVflConfig) -> ZooVflClient:
     settings = ZerothOrder(config.smoothing, schedule_of(config, "lr"), config.momentum, law=config.direction)
     privacy = row_privacy(parts.noise, "embedding", "embedding")
-    training = BottomTraining(Rule(config.direction, config.momentum), clip=privacy.clip)
+    rule = Rule(config.direction, config.momentum, groups=groups_of(config.groups))
+    training = BottomTraining(rule, clip=privacy.clip)
     return ZooVflClient(
         *(parts.client, parts.bottom(training)), parts.batches(config), settings, parts.key, privacy
     )

@@ -81,6 +81,7 @@ def test_names_of_scenarios_are_completed():
         (("privacy", "digits_dpzv", "--rows", "9" * 5000), "--rows"),
         (("privacy", "digits_\udcff"), "UTF-8"),
         (("privacy", "[/x]"), '"[/x]" is unknown'),
+        *(((verb, "-"), "save it as a .toml file") for verb in ("run", "privacy", "check", "compare")),
         (("run", "digits_dpzv", "--out", "/dev/null/[/x]"), "/dev/null/[/x]: cannot write"),
         (("compare", "digits_dpzv", "--seeds", "9999999999999999"), "at most 10,000"),
         (("compare", "digits_dpzv", "--epsilons", ""), "--epsilons: wanted numbers"),

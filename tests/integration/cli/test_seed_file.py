@@ -75,7 +75,10 @@ def test_the_file_of_parties_rebuilds_each_of_them(parties, tmp_path):
     assert "client_3.3.bias" in load_file(tmp_path / "all.safetensors")
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "adam", "svrg", "mezo", "add_back"])
+KINDS = ("decomfl", "asynchronous", "adam", "svrg", "mezo", "add_back", "feedsign", "fzoo", "fedkseed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_with_a_ledger_has_a_file(kind, tmp_path):
     scenarios.run(small_horizontal(kind), tmp_path / "run")
     result = call("publish", tmp_path / "run", "--compact", "--out", tmp_path / "run.seeds")
@@ -83,8 +86,12 @@ def test_every_kind_of_run_with_a_ledger_has_a_file(kind, tmp_path):
     (model,) = read_seed_file(tmp_path / "run.seeds").models
     wanted = from_ledger(tmp_path / "run")
     assert model.result.hex() == sha256(wanted.models["shared"])
-    # a client that chooses its seeds by what it read has no schedule
-    assert isinstance(model.seeds, SeedRoot) == (kind != "asynchronous")
+    # a client that chooses its seeds by what it read has no schedule, and sums have none
+    assert isinstance(model.seeds, SeedRoot) == (kind not in ("asynchronous", "fedkseed"))
+    assert (model.form == "sign") == (kind == "feedsign")
+    assert kind != "fedkseed" or len(model.scalars) <= 16, (
+        "one scalar for each seed of the pool, not each entry"
+    )
 
 
 def test_what_is_published_of_a_private_run_can_be_made_compact(parties, tmp_path):

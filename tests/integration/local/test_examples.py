@@ -16,7 +16,8 @@ LEAST = {"own_model": 0.8, "two_parties": 0.7, "own_method": 0.8, "two_parties_n
 
 
 def test_every_example_is_tested():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(LEAST)
+    readers = {"read_seeds", "mezo_seeds"}  # test_seed_readers.py, test_seed_conversion.py
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(LEAST) | readers
 
 
 @pytest.mark.parametrize("example", LEAST)

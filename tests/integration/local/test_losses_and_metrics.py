@@ -128,7 +128,10 @@ def test_numbers_reach_the_server_as_they_are_in_the_file(folder):
 def test_a_run_of_numbers_is_judged_and_reported_without_an_accuracy(folder):
     run = raydpzv.run(raydpzv.load("prices.toml"), "run")
     summary = run.summary
-    assert math.isnan(run.accuracy)
+    assert run.accuracy is None
+    assert run.measures == {"loss": summary["loss"], **summary["measures"]}
+    assert "<td>rmse</td>" in run._repr_html_()
+    assert "accuracy" not in run._repr_html_()
     assert list(summary["measures"]) == ["rmse", "r2", "worst", "near"]
     assert summary["measures"]["rmse"] == pytest.approx(math.sqrt(summary["loss"]), rel=1e-5)
     shown = dict(summary_rows(summary))
@@ -184,6 +187,10 @@ def test_measures_are_columns_of_a_comparison(folder):
     runs = compared.runs.to_pylist()
     assert {"rmse", "r2", "worst", "near"} <= set(compared.runs.column_names)
     assert [(r["label"], r["outcome"], r["reason"]) for r in runs if not math.isfinite(r["rmse"])] == []
+    last = {row["label"]: row["rmse"] for row in compared.curves.to_pylist()}  # in order of updates
+    assert last == {row["label"]: row["rmse"] for row in runs}
+    assert "test rmse: median (min to max)" in compared._repr_html_()
+    assert (folder / "compared" / "plots" / "accuracy_over_updates.png").is_file()
 
 
 def test_a_search_chooses_by_an_own_measure_of_which_less_is_better(folder):

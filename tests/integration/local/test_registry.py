@@ -284,6 +284,8 @@ def test_the_public_door_is_what_it_says():
             "audit",
             "check",
             "compare",
+            "export",
+            "features",
             "horizontal",
             "load",
             "methods",

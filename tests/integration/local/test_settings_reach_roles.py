@@ -139,6 +139,10 @@ COMMON = {
 PLACED = Change("0.1", watch=("plan",))
 
 
+# with the library of such models: test_pretrained.py
+PRETRAINED = Change('"data"', refused="model.folder: wanted a model of your own")
+
+
 def adapters(own_model: str, targets: tuple[str, str], given: tuple[str, ...] = ()) -> dict[str, Change]:
     """Return rows for the adapters of a model of your own with two linear layers."""
     usual = (own_model, *given, f'model.lora={{targets=["{targets[0]}"], rank=2}}')
@@ -148,6 +152,7 @@ def adapters(own_model: str, targets: tuple[str, str], given: tuple[str, ...] = 
 
 VERTICAL = COMMON | {
     **adapters(f"model.bottom={OWN}bottom", ("1", "3")),
+    "model.folder": PRETRAINED,
     "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
     "data.time": Change('"x"', refused="takes no time"),
     "data.source": Change('"wine"', FLAT),
@@ -215,6 +220,7 @@ UNPROTECTED = "goes with methods that protect users"
 """What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
 HORIZONTAL = COMMON | {
     **adapters(f"model.kind={OWN}whole", ("0", "2"), (*OWN_ROWS, "split.how=iid")),
+    "model.folder": PRETRAINED,
     "data.time": Change('"y"', (*TIMES, "data.time=x")),
     **{key: Change(value, refused=UNPROTECTED) for key, value in OF_USERS.items()},
     "data.source": Change('"wine"', ("data.source=breast_cancer",)),
@@ -266,17 +272,20 @@ HORIZONTAL = COMMON | {
     "record.fsync": Change("true", watch=("fsyncs",)),
 }
 LATER = Change("[[3, 0.5]]")
+GROUPS = Change('{"*.weight" = {lr = 3.0, smoothing = 2.0}}')
 METHOD: dict[str, dict[str, Change]] = {
     "Batched": {"coins": Change('"system"', ("method.batches=poisson",)), "server_lr_at": LATER},
     "FrozenConfig": {"server": Change('"discriminant"', ("model.head=linear",))},
     "DpzvConfig": {
         "lr_at": LATER,
+        "groups": GROUPS,
         "clip_over": Change('"scalar"', SOUND),
         "gather": Change("7", SOUND),
         "average": Change("0.5", SOUND, watch=("model_digest",)),
     },
     "SplitSgdConfig": {"lr_at": LATER},
-    "ZooVflConfig": {"lr_at": LATER},
+    "ZooVflConfig": {"lr_at": LATER, "groups": GROUPS},
+    "Directed": {"groups": GROUPS},
     "CzofoConfig": {"lr_at": LATER, "upload_bits": Change("4"), "answer_bits": Change("4")},
     "VaflConfig": {
         "lr_at": LATER,

@@ -48,7 +48,9 @@ def recorded(history):
     return {row["round"]: row for row in history.rows["evaluation"].to_pylist()}
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "secret", "adam", "per_client", "fzoo"])
+@pytest.mark.parametrize(
+    "kind", ["decomfl", "asynchronous", "secret", "adam", "per_client", "fzoo", "fedkseed"]
+)
 def test_scores_of_every_horizontal_moment_are_those_on_record(kind, tmp_path):
     scenarios.run(small_horizontal.small(kind, EVERY), tmp_path / "run")
     with open_history(tmp_path / "run") as history:
@@ -143,10 +145,18 @@ def replayed_without(history, client, since, answers):
     return replica.state()[0]
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "schedules", "secret", "asynchronous"])
-@pytest.mark.parametrize("since", [0, 11])
-def test_a_run_without_a_client_is_the_replay_of_the_ledger_without_it(kind, since, tmp_path):
-    scenarios.run(small_horizontal.small(kind), tmp_path / "run")
+SHAPED = ("method.direction=rank_one", 'method.groups={"1.*" = {lr = 0.3, smoothing = 2.0}}')
+
+
+@pytest.mark.parametrize(
+    ("kind", "since", "changes"),
+    [
+        ("decomfl", 0, ()), ("decomfl", 11, ("method.weights=rows", "split.sizes=drawn")), ("decomfl", 5, SHAPED),
+        ("schedules", 11, ()), ("secret", 0, ()), ("asynchronous", 11, ()),
+    ],
+)  # fmt: skip
+def test_a_run_without_a_client_is_the_replay_of_the_ledger_without_it(kind, since, changes, tmp_path):
+    scenarios.run(small_horizontal.small(kind, *changes), tmp_path / "run")
     with open_history(tmp_path / "run") as history:
         found, whole = what_if(history, since), history.model(MODEL, 24).astype(float)
         answers = {} if kind == "asynchronous" else found._answers

@@ -133,10 +133,15 @@ def test_one_party_and_the_steps_of_a_slice():
 
 def by_hand(header: Header, updates: list[dict]) -> str:
     """The digest by the format's description alone."""
-    models = {name: vars(model) for name, model in header.models.items()}
+    models = {
+        name: {field: value for field, value in vars(model).items() if field != "tensors" or value}
+        for name, model in header.models.items()
+    }
     fields = vars(header) | {"models": models}
     if header.optimizer == "sgd":
         fields = {k: v for k, v in fields.items() if k not in ("optimizer", "beta2", "v0", "epoch")}
+    if not header.pool:
+        fields = {k: v for k, v in fields.items() if k != "pool"}
     content = {"format": 2 if fields.pop("step_seeds") else 1, "header": fields}
     chain = hashlib.sha256(json.dumps(content, sort_keys=True, indent=1).encode()).digest()
     for round, u in enumerate(updates, 1):
@@ -158,8 +163,9 @@ def test_the_digest_is_the_chain_of_the_format_and_depends_on_every_value_and_th
             return ledger.digest
 
     assert of(updates) == digest
-    by_step = replace(HEADER, step_seeds=True)
-    assert of(updates, by_step) == by_hand(by_step, updates)
+    by_step, pooled = replace(HEADER, step_seeds=True), replace(HEADER, pool=8)
+    for changed in (by_step, pooled):
+        assert of(updates, changed) == by_hand(changed, updates) != digest
     assert of(updates, folder=tmp_path / "a", segment=1) == of(updates, folder=tmp_path / "b") == digest
     swapped = [*updates[:2], updates[3], updates[2]]
     other = {"party": 7, "read": 1, "lr": 0.25}
@@ -167,7 +173,7 @@ def test_the_digest_is_the_chain_of_the_format_and_depends_on_every_value_and_th
     changes += [
         [*updates[:3], updates[3] | {name: updates[3][name] + 1}] for name in ("step", "seed", "scalar")
     ]
-    headers = [replace(HEADER, damped=True), replace(HEADER, momentum=0.25), by_step]
+    headers = [replace(HEADER, damped=True), replace(HEADER, momentum=0.25), by_step, pooled]
     adam = replace(HEADER, optimizer="adam", beta2=0.5, v0=1e-7)
     assert of(updates, adam) == by_hand(adam, updates)
     headers += [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from matplotlib.colors import to_hex
 
@@ -117,3 +120,28 @@ def test_no_two_of_the_first_methods_and_controls_look_the_same() -> None:
     found = plots.looks(lines(*made.tables[:2]))
     assert len({(str(x["color"]), str(x["linestyle"])) for x in found.values()}) == 16
     assert all(found[f"e{i}"]["color"] != "#000000" for i in range(14))
+
+
+def test_runs_without_accuracies_are_drawn_by_what_they_are_judged_by() -> None:
+    made = Made().run("a", None, 0, math.nan).run("a", None, 1, math.nan).run("b", 1.0, 0, math.nan)
+    made.run("b", 1.0, 1, math.nan, outcome="failed", status="failed")
+    runs, curves, _ = made.tables
+    rmse = pa.array([0.1 * i for i in range(len(curves))])
+    runs = runs.append_column("rmse", pa.array([0.4, 0.9, 1.4, math.nan]))
+    found = lines(runs, curves.append_column("rmse", rmse))
+    picture = plots.accuracy_over_updates(found)
+    assert picture is not None
+    assert picture.figure is not None
+    assert picture.caption.startswith("Test rmse against")
+    first, second = picture.figure.axes
+    assert first.get_ylabel() == "test rmse"
+    assert first.get_lines()[0].get_ydata() == pytest.approx([0.25, 0.35, 0.45, 0.55, 0.65])
+    assert second.get_lines()[0].get_ydata() == pytest.approx(
+        [1.0, 1.1, 1.2, 1.3, 1.4]
+    )  # without the failed run
+    final = plots.accuracy_over_epsilon(found)
+    assert final is not None
+    assert final.caption.startswith("Final test rmse: median")
+    by_loss = plots.accuracy_over_bytes(lines(*made.tables[:2]))
+    assert by_loss is not None
+    assert by_loss.caption.startswith("Test loss against")

@@ -19,13 +19,13 @@ from raydpzv.seed_file.seed_format import (
     seeds_of_root,
     smallest_form,
 )
-from tests.helpers.seed_samples import header, sample, summed, with_header
+from tests.helpers.seed_samples import ONE_STEP, header, sample, summed, with_header
 
 FILES = {
     "steps": sample(),
     "directions": sample("sphere", of_steps=False, momentum=0.9, damped=1.0),
     "stored": sample("rademacher", derived=False, form="sign"),
-    "half": sample(derived=False, of_steps=False, form="float16", average=3),
+    "half": sample(derived=False, of_steps=False, form="float16", average=3, phases=ONE_STEP),
 }
 
 

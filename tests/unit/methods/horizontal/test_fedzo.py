@@ -119,11 +119,11 @@ def test_the_loss_for_the_record_is_the_one_before_the_first_step(estimate: Esti
 def test_no_two_clients_rounds_or_steps_share_a_direction() -> None:
     used = client_group(local_steps=3, perturbations=2)
     seeds = [
-        u.seed
+        seed
         for client in range(CLIENTS)
         for round in (1, 2)
         for step in range(3)
-        for u in used._directions(client, round, step, D)
+        for seed in used._seeds(client, round, step)
     ]
     assert len(set(seeds)) == len(seeds) == CLIENTS * 2 * 3 * 2
 
