@@ -20,13 +20,14 @@ import jinja2
 import tomli_w
 from markupsafe import Markup
 
-from raydpzv.errors import InputError
+from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_atomically
 from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.schema import EMPTY
+from raydpzv.records.schema import EMPTY, SCHEMAS
+from raydpzv.records.store import Rows, read_rows
 from raydpzv.report import (
     client_plots,
     measure_plots,
@@ -69,7 +70,7 @@ class ReportedRun:
     """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON.
 
     withheld: what a private run's page leaves out, in words; "" if it shows all that there is. operators: whether the
-    page of a private run shows what must not leave.
+    page of a private run shows what must not leave. damaged: what is said of rows that cannot be read.
     """
 
     view: RunView
@@ -78,6 +79,7 @@ class ReportedRun:
     environment: str
     withheld: str = ""
     operators: bool = False
+    damaged: tuple[str, ...] = ()
 
 
 def write_report(
@@ -164,14 +166,31 @@ def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
         )
     private = is_withheld(summary)
     if operator or not private:
-        view = RunView("", summary, folder.rows())
-        return ReportedRun(view, scenario, settings, _shown(environment), operators=private)
+        rows, damaged = _rows(folder)
+        view = RunView("", summary, rows)
+        return ReportedRun(
+            view, scenario, settings, _shown(environment), operators=private, damaged=tuple(damaged)
+        )
     if not folder.published:
         found = publication(summary, settings, environment)
         summary, settings, environment = found.summary, found.settings, found.environment
         scenario = tomli_w.dumps(settings)
     withheld = str(summary["published"]["withheld"])
     return ReportedRun(RunView("", summary, EMPTY), scenario, settings, _shown(environment), withheld)
+
+
+def _rows(folder: RunFolder) -> tuple[Rows, list[str]]:
+    """Return the rows, and what is damaged; a damaged part leaves out the rows of its type alone."""
+    try:
+        return folder.rows(), []
+    except DataError:
+        found, damaged = dict(EMPTY), []
+        for name in SCHEMAS:
+            try:
+                found[name] = read_rows(folder.path, name)
+            except DataError as error:
+                damaged.append(str(error))
+        return found, damaged
 
 
 def _shown(environment: Mapping[str, Any]) -> str:
@@ -268,6 +287,7 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "warnings": summary.get("warnings", []),
         "withheld": folder.withheld,
         "operators": folder.operators,
+        "damaged": folder.damaged,
         "summary": run_summary.published_rows(summary)
         if folder.withheld
         else run_summary.summary_rows(summary, clock),

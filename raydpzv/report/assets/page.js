@@ -61,7 +61,7 @@
       this.holder = figure.querySelector(".plot");
       this.box = make("div", { class: "draw", tabindex: "0", role: "group", "aria-label": this.spoken() });
       this.at = make("p", { class: "at" });
-      this.legend = make("ul", { class: "legend", "aria-label": `Curves of ${about.title}` });
+      this.legend = make("ul", { class: about.series.some((s) => s.low) ? "legend ranges" : "legend", "aria-label": `Curves of ${about.title}` });
       this.holder.append(this.box, this.at, this.legend, this.table());
       this.off = new Set();
       this.buttons = about.series.map((series, i) => this.entry(series, i));
@@ -176,7 +176,7 @@
       this.plot = new uPlot({
         width, height, series, bands, legend: { show: false },
         scales: { x: { time: false, distr: logx ? 3 : 1, range: (u, low, high) => this.range(low, high) }, y: { distr: logy ? 3 : 1, range: about.kind === "steps" ? (u, low, high) => [0, (high || 1) * 1.05] : undefined } },
-        cursor: { ...linked, drag: { x: true, y: false, setScale: false }, dataIdx: (u, s, at, x) => nearest(u, s, at, x), focus: { prox: 30 }, bind: { dblclick: () => () => zoom(null, this) } },
+        cursor: { ...linked, drag: { x: true, y: false, setScale: false }, dataIdx: (u, s, at, x) => nearest(u, s, at, x), bind: { dblclick: () => () => zoom(null, this) } },
         axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values }, { ...axis, size: (u, words) => 24 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
         hooks: {
           setSelect: [(u) => { if (u.select.width > 4) zoom([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")], this); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }],
