@@ -240,6 +240,8 @@ class CheckCommand(SettingChanges):
     """Check in seconds, without training, whether a scenario fits and what an update costs."""
 
     scenario: ScenarioName
+    forecast: bool = False
+    """Estimate memory, bytes and time alone, and read no weights."""
     as_json: Json = False
 
 

@@ -163,7 +163,7 @@ def report(
 ) -> Path:
     """Write the page and pictures of runs, or of one comparison that may still be running; return the page.
 
-    Of a comparison, the page of each finished run is written too, into the run's folder.
+    Of a comparison, the page of each finished run that has none is written too, into the run's folder.
 
     runs: finished runs or folders. out: the folder of a report of several. moved: where data are now, see
     `RunFolder.open`. operator: include what must not leave a private run. form: of the pictures, "png", "pdf" or "svg".
@@ -180,7 +180,8 @@ def report(
         plan = read_comparison(folders[0] / PLAN, moved)
         found = collect(plan, folders[0])
         for run in found.runs.to_pylist():
-            if run["status"] == "done":
-                write_page([folders[0] / "runs" / run["run"]], moved=moved, operator=operator)
+            made = folders[0] / "runs" / run["run"]
+            if run["status"] == "done" and (operator or not (made / "report.html").is_file()):
+                write_page([made], moved=moved, operator=operator)
         return write(plan, folders[0], found, place, form)
     return write_report(folders, place, moved=moved, operator=operator, form=form)

@@ -7,7 +7,6 @@
   const shown = [];  // what is drawn: objects with draw()
 
   // ---- small helpers
-
   const make = (tag, attributes = {}, ...children) => {
     const found = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value);
@@ -31,7 +30,6 @@
   const ticksOf = { percent: (v) => `${plain(100 * v, 4)} %`, bytes: sized, number: (v) => plain(v, 4) };
 
   // ---- x axes: a curve over updates is found at its run's time, bytes or ε
-
   const across = (series) => {
     if (state.axis === "update") return series.x;
     const table = data.tables[series.run], known = table[state.axis];
@@ -56,7 +54,6 @@
   const formAcross = () => (state.axis === "bytes" ? "bytes" : "number");
 
   // ---- charts of curves and steps
-
   class Chart {
     constructor(about, figure) {
       this.about = about;
@@ -64,7 +61,7 @@
       this.holder = figure.querySelector(".plot");
       this.box = make("div", { class: "draw", tabindex: "0", role: "group", "aria-label": this.spoken() });
       this.at = make("p", { class: "at" });
-      this.legend = make("ul", { class: "legend", "aria-label": `Curves of ${about.title}` });
+      this.legend = make("ul", { class: about.series.some((s) => s.low) ? "legend ranges" : "legend", "aria-label": `Curves of ${about.title}` });
       this.holder.append(this.box, this.at, this.legend, this.table());
       this.off = new Set();
       this.buttons = about.series.map((series, i) => this.entry(series, i));
@@ -173,14 +170,14 @@
       const ink = colour("--soft"), rule = colour("--rule"), first = this.holder.closest(".first");
       const height = first ? (width < 500 ? 200 : 290) : width < 500 ? 150 : 176;
       const marked = (form) => (u, splits) => splits.map((v) => (v === null ? "" : ticksOf[form](v)));
-      const values = about.ticks.length ? (u, splits) => splits.map((v) => about.ticks[v] ?? "") : marked(this.own ? about.overForm : formAcross());
+      const values = about.ticks.length ? (u, splits) => splits.map((v) => (about.ticks[v] ?? "").split(" ")[0]) : marked(this.own ? about.overForm : formAcross());
       const axis = { stroke: ink, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18, labelGap: 0 };
       const linked = this.own ? {} : { sync: { key: "across", setSeries: false, scales: ["x", null] } };
       this.plot = new uPlot({
         width, height, series, bands, legend: { show: false },
         scales: { x: { time: false, distr: logx ? 3 : 1, range: (u, low, high) => this.range(low, high) }, y: { distr: logy ? 3 : 1, range: about.kind === "steps" ? (u, low, high) => [0, (high || 1) * 1.05] : undefined } },
-        cursor: { ...linked, drag: { x: true, y: false, setScale: false }, dataIdx: (u, s, at, x) => nearest(u, s, at, x), focus: { prox: 30 }, bind: { dblclick: () => () => zoom(null, this) } },
-        axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values }, { ...axis, size: (u, words) => 14 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
+        cursor: { ...linked, drag: { x: true, y: false, setScale: false }, dataIdx: (u, s, at, x) => nearest(u, s, at, x), bind: { dblclick: () => () => zoom(null, this) } },
+        axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values }, { ...axis, size: (u, words) => 24 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
         hooks: {
           setSelect: [(u) => { if (u.select.width > 4) zoom([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")], this); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }],
           setCursor: [(u) => this.read(u)],
@@ -262,7 +259,6 @@
   };
 
   // ---- heat maps and timelines, on canvases of their own
-
   class Picture {
     constructor(about, figure) {
       this.about = about;
@@ -400,8 +396,8 @@
           }
           from = to;
         });
-        ctx.fillStyle = marked;
-        if (late[k] && from >= low) ctx.fillRect(this.placeOf(woke[k]), y, 1.5, high);
+        ctx.fillStyle = late[k] ? marked : colours[0];  // a stroke for late trips, and for those that take no time
+        if ((late[k] || from === woke[k]) && from >= low) ctx.fillRect(this.placeOf(woke[k]), y, 1.5, high);
       }
     }
 
@@ -419,7 +415,6 @@
   }
 
   // ---- tools of all charts
-
   const redraw = (linked = false) => shown.filter((one) => !linked || one instanceof Chart).forEach((one) => one.draw());
   const on = (id, event, act) => byId(id)?.addEventListener(event, ({ target }) => { act(target); redraw(true); });
   on("axis", "change", (select) => { state.axis = select.value; state.zoom = null; });
@@ -444,7 +439,6 @@
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => redraw());
 
   // ---- tables: sort by a head, filter by words, hide columns
-
   const value = ({ dataset, textContent }) => (dataset.value === undefined ? textContent : dataset.value === "" ? NaN : Number(dataset.value));
   const order = (a, b, down) => {
     if (typeof a === "string") return (down ? -1 : 1) * a.localeCompare(b, "en", { numeric: true });
@@ -484,7 +478,6 @@
   }
 
   // ---- copying
-
   for (const button of document.querySelectorAll("[data-copy]")) {
     const said = button.textContent, source = button.parentElement.querySelector("pre");
     button.addEventListener("click", async () => {
