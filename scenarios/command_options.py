@@ -240,6 +240,8 @@ class CheckCommand(SettingChanges):
     """Check in seconds, without training, whether a scenario fits and what an update costs."""
 
     scenario: ScenarioName
+    forecast: bool = False
+    """Estimate memory, bytes and time alone, and read no weights."""
     as_json: Json = False
 
 
@@ -429,6 +431,19 @@ class ReportCommand(Options):
     """Include what must not leave a private run: losses, accuracies, rows."""
     format: str = "png"
     """Form of the pictures: png, pdf or svg."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchCommand(Options):
+    """Serve the page of a run or a comparison while it is made, on this machine alone."""
+
+    folder: Annotated[Path, Argument()]
+    """Folder of a run or a comparison that has begun."""
+    port: int = 8765
+    """The first port to try; the next free one is taken."""
+    operator: bool = False
+    """Show what must not leave a private run: losses, accuracies, rows."""
+    moved: Moved = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import glob
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ from raydpzv.seed_file.seed_format import (
     widths_of,
 )
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors, write_tensors
+from raydpzv.zo.spans import Group
 from raydpzv.zo.update import Rule
 
 
@@ -45,11 +48,16 @@ def rebuilt(
     x = initial_vector(model, base, where)
     if file.law == "torch_normal":
         return _by_torch(file, model, x)
-    replica = Replica(x, rule_of(file), step_seeds=file.step_seeds)
+    replica = Replica(x, rule_of(file, model), step_seeds=file.step_seeds, threads=_cores())
     tail = ModelAverage(model.average)
     replica.follow(updates_of(file, model), None if model.average is None else tail)
     mean = tail.mean()
     return replica.state()[0] if mean is None else mean
+
+
+def _cores() -> int:
+    """Return how many cores this process may use; threads move no bits."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _by_torch(file: SeedFile, model: SeededModel, x: Floats) -> Floats:
@@ -79,10 +87,13 @@ def normals_of_torch(seed: int, shapes: Sequence[tuple[int, ...]]) -> Floats:
     return np.concatenate([z.numpy().ravel() for z in drawn])
 
 
-def rule_of(file: SeedFile) -> Rule:
-    """Return the rule by which a file's pairs move its models."""
-    numbers = dict(file.options)
-    return Rule(
+def rule_of(file: SeedFile, model: SeededModel) -> Rule:
+    """Return the rule by which a file's pairs move one of its models."""
+    numbers, tensors = dict(file.options), model.tensors
+    groups = [
+        (glob.escape(t.name), Group(t.lr, t.smoothing)) for t in tensors if (t.lr, t.smoothing) != (1, 1)
+    ]
+    rule = Rule(
         cast(Any, file.law),
         numbers.get("momentum", 0.0),
         bool(numbers.get("damped", 0.0)),
@@ -90,7 +101,9 @@ def rule_of(file: SeedFile) -> Rule:
         beta2=numbers.get("beta2", 0.0),
         v0=numbers.get("v0", 0.0),
         epoch=int(numbers.get("epoch", 0)),
+        groups=tuple(groups),
     )
+    return rule.on(tuple((tensor.name, tensor.shape) for tensor in tensors))
 
 
 def updates_of(file: SeedFile, model: SeededModel) -> Slice:
@@ -145,7 +158,12 @@ def replay_seed_file(
 
 
 def _frozen(file: SeedFile, base: Mapping[str, RawTensor]) -> bytes:
-    return frozen_sha256(base, {tensor.name for model in file.models for tensor in model.tensors})
+    return frozen_sha256(base, trained_names(file.models))
+
+
+def trained_names(models: Iterable[SeededModel]) -> set[str]:
+    """Return the names of trained tensors, their own and those in a file of first weights."""
+    return {name for model in models for tensor in model.tensors for name in (tensor.name, tensor.given)}
 
 
 def write_rebuilt(
@@ -161,6 +179,7 @@ def write_rebuilt(
         place = 0
         for tensor in model.tensors:
             values = x[place : place + tensor.size].reshape(tensor.shape)
+            tensors.pop(tensor.given, None)
             tensors[begin + tensor.name] = RawTensor.of(values)
             place += tensor.size
     write_tensors(out, tensors)

@@ -152,6 +152,11 @@ class ModelSection(BottomSection):
             given.get(names[party]) if isinstance(party, int) and party < len(names) else None
         )
 
+    def stand_in(self, name: str) -> Self:
+        """Return the same with another bottom model in place of each, and without weights; name: of a user's own."""
+        none = dict.fromkeys(("bottoms", "options", "weights", "partial_weights", "folder", "lora"))
+        return self.model_copy(update={**none, "bottom": name, "initial": "random", "engine": "auto"})
+
     @property
     def head_widths(self) -> tuple[int, ...]:
         """Hidden widths of the mlp head."""

@@ -77,8 +77,6 @@ def _compact(options: PublishCommand) -> None:
     )
     if made.stored > made.size // 2:
         print(f"{made.stored:,} bytes are first weights; give --weights FILE if readers have them")
-    for name in made.unnamed:
-        print(f"{named(name, names)}: its module is not here, so its tensors have no names: it is one vector")
     print(
         "rebuilt from the file, bit for bit"
         if made.exact

@@ -94,6 +94,17 @@ def test_every_kind_of_run_with_a_ledger_has_a_file(kind, tmp_path):
     )
 
 
+def test_groups_and_rank_one_directions_are_on_file(tmp_path):
+    groups = 'method.groups={"3.*" = {lr = 2.0, smoothing = 0.5}}'
+    scenarios.run(small_horizontal("decomfl", "method.direction=rank_one", groups), tmp_path / "run")
+    result = call("publish", tmp_path / "run", "--compact", "--out", tmp_path / "run.seeds")
+    assert "rebuilt from the file, bit for bit" in result.stdout, result.output
+    file = read_seed_file(tmp_path / "run.seeds")
+    assert file.law == "rank_one"
+    factors = {tensor.name: (tensor.lr, tensor.smoothing) for tensor in file.models[0].tensors}
+    assert factors == {"1.weight": (1, 1), "1.bias": (1, 1), "3.weight": (2, 0.5), "3.bias": (2, 0.5)}
+
+
 def test_what_is_published_of_a_private_run_can_be_made_compact(parties, tmp_path):
     run, file, said = parties
     assert call("publish", run, "--out", tmp_path / "public", "--quiet").exit_code == 0

@@ -19,9 +19,10 @@ from raydpzv.seed_file.seed_format import (
     seeds_of_root,
     smallest_form,
 )
-from tests.helpers.seed_samples import ONE_STEP, header, sample, summed, with_header
+from tests.helpers.seed_samples import ONE_STEP, grouped, header, sample, summed, with_header
 
 FILES = {
+    "groups": sample("rank_one", given=grouped()),
     "steps": sample(),
     "directions": sample("sphere", of_steps=False, momentum=0.9, damped=1.0),
     "stored": sample("rademacher", derived=False, form="sign"),
@@ -39,6 +40,7 @@ def fields(file: SeedFile) -> list[object]:
         for tensor in model.tensors:
             values = None if tensor.values is None else tensor.values.tobytes()
             found += [tensor.name, tensor.shape, tensor.start, np.float32(tensor.number), tensor.key, values]
+            found += [tensor.lr, tensor.smoothing]
     return found
 
 
@@ -117,7 +119,9 @@ def test_a_header_of_another_program_is_refused_in_one_line(change, says):
         ({"scalars": "float8"}, "content does not"),
         ({"initial": "zz"}, "content does not"),
         ({"root": ["1"]}, "content does not"),
-        ({"factors": [2.0]}, "no key factors of a model is known"),
+        ({"warmth": [2.0]}, "no key warmth of a model is known"),
+        ({"factors": [[2.0, 1.0]]}, "content does not"),
+        ({"factors": [[2.0, 0.0]] * 3}, "a factor is not"),
     ],
 )
 def test_a_model_of_another_program_is_refused_in_one_line(change, says):
