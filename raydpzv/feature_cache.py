@@ -23,7 +23,7 @@ from raydpzv.files import as_json, write_atomically
 from raydpzv.foreign import source_digest
 from raydpzv.lazy_import import torch
 
-_SAID_EVERY = 5.0
+_SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
 _BLOCK = 1 << 24
 """Bytes of a file that are read at a time for its digest."""
@@ -46,7 +46,7 @@ def features(
     module: an nn.Module, used as in evaluation, without gradients. x: its records, an array or tensor [D, ...]. The
     file is named by a digest of module, records, batch and torch's version, and a later call with the same digest reads
     it. folder: where files are kept; None: `raydpzv/features` in the user's cache folder. progress: told after a batch,
-    every five seconds at most; None: a line on stderr. The bits depend on the processor and on torch's number of
+    every ten seconds at most; None: a line on stderr. The bits depend on the processor and on torch's number of
     threads, too, so a run that resumes wants the file that it started with. Raises InputError for a module that fails,
     or for a folder without room, and DataError for records that are no numbers.
     """
