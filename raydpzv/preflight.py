@@ -47,8 +47,8 @@ class Cost:
 class Checked:
     """What `check` found: parameters and constants by model, and the measured cost of an update.
 
-    cost: None under the wall clock, and where updates take minutes. updates: planned, None: no plan. memory: the most bytes that this process held.
-    foretold: before weights were read, None where there are none to read.
+    cost: None under the wall clock, and where updates take minutes. updates: planned, None: no plan. memory: the most
+    bytes that this process held. foretold: before weights were read, None where there are none to read.
     """
 
     models: dict[str, int]
