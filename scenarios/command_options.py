@@ -350,8 +350,8 @@ class ReplayCommand(Options):
     client: str | None = None
     """Only this client's model: its number, or its party's name."""
     moved: Moved = None
-    weights: Path | None = None
-    """Of a seed file: the weights that the training started from (.safetensors, .pt)."""
+    weights: str | None = None
+    """Of a seed file: the weights that the training started from (.safetensors, .pt, module:attribute)."""
     out: Path | None = None
     """File for the parameters: .npz, or of a seed file .safetensors with the names of its tensors."""
 
@@ -461,8 +461,9 @@ class PublishCommand(Options):
     """With --compact: float32, float16 (may round) or sign [default: the smallest that keeps every bit]."""
     client: str | None = None
     """With --compact: only this client's model of a vertical run: its number, or its party's name."""
-    weights: Path | None = None
-    """With --compact: a file of first weights that readers have [default: model.weights]."""
+    weights: str | None = None
+    """With --compact: first weights that readers have (.safetensors, .pt, module:attribute) [default: the file of
+    model.weights]."""
     quiet: Quiet = False
 
 

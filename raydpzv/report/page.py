@@ -130,7 +130,7 @@ def write_page(
 def live_page(run: ReportedRun, version: str) -> str:
     """Return the page of a run that is watched; it is loaded again when the server has another version."""
     drawn = [found for draw in DRAWINGS if (found := draw([run.view]))]
-    return rendered("page", version=version, **_words([run], (), drawn))
+    return rendered("page", version=version, **words([run], (), drawn))
 
 
 def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> ReportedRun:

@@ -36,6 +36,8 @@ _OF_MODEL = {
     *("name", "tensors", "factors", "initial", "result", "average", "phases"),
     *("root", "scalars", "size"),
 }
+_LONGEST = 1 << 26
+"""Bytes of a header's text at most."""
 _LENGTH = struct.Struct("<I")
 _HEAD = len(MAGIC) + 1 + _LENGTH.size
 """Bytes before the header: magic, version, the header's length."""
@@ -219,7 +221,7 @@ def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
         )
     try:
         (length,) = _LENGTH.unpack_from(body, len(MAGIC) + 1)
-        about = json.loads(zlib.decompress(body[_HEAD : _HEAD + length]))
+        about = json.loads(_inflated(body[_HEAD : _HEAD + length]))
         _require_known(about, path)
         numbers = _Numbers(body, _HEAD + length)
         models = tuple(_model(each, about["seeds"] == "steps", numbers) for each in about["models"])
@@ -242,6 +244,15 @@ def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
         raise DataError(
             f"{path}: its SHA-256 fits, but its content does not ({reason}); ask its writer"
         ) from None
+
+
+def _inflated(header: bytes) -> bytes:
+    """Return a header as text. Raises ValueError for one that would fill the memory."""
+    stream = zlib.decompressobj()
+    text = stream.decompress(header, _LONGEST)
+    if not stream.eof or stream.unused_data:
+        raise ValueError("its header is no whole zlib stream, or too long")
+    return text
 
 
 def _require_known(about: Mapping[str, Any], path: object) -> None:

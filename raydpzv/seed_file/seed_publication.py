@@ -82,13 +82,14 @@ def publish_seed_file(
     *,
     client: int | None = None,
     form: ScalarForm | None = None,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
 ) -> SeedFileFacts:
     """Write the seed file of a finished run to `out`, after a rebuild from its bytes; return what it has.
 
     client: of a vertical run, its model alone. form: of the scalars; None: the smallest that keeps every bit. weights:
-    a file that readers have; None: the scenario's. Raises InputError if nothing may leave or the run has no seeds,
-    DataError if its folder is damaged, ReplayMismatch if the rebuilt models are not those on record.
+    what readers have, a file or "module:attribute"; None: the scenario's file. Raises InputError if nothing may leave
+    or the run has no seeds, DataError if its folder is damaged, ReplayMismatch if the rebuilt models are not those on
+    record.
     """
     folder = RunFolder.open(path)
     verdict = _require_leaving(folder)
@@ -132,7 +133,7 @@ def _require_leaving(folder: RunFolder) -> str:
 
 
 def _file_of(
-    folder: RunFolder, client: int | None, form: ScalarForm | None, weights: Path | None
+    folder: RunFolder, client: int | None, form: ScalarForm | None, weights: str | Path | None
 ) -> tuple[SeedFile, dict[str, RawTensor] | None]:
     """Return a run's seed file without digests of results, and the weights that readers have."""
     spec = folder.spec()

@@ -129,7 +129,7 @@ def _repeated(phases: Sequence[StepPhase], values: Sequence[Any], dtype: Any) ->
 
 
 def replay_seed_file(
-    path: Path, weights: Path | None = None, names: Sequence[str] | None = None
+    path: Path, weights: str | Path | None = None, names: Sequence[str] | None = None
 ) -> dict[str, tuple[SeededModel, Floats]]:
     """Return the models of a seed file by name, rebuilt and compared with its digests. names: of these alone.
 
@@ -145,6 +145,8 @@ def replay_seed_file(
             f"{weights}: other weights beside the trained ones: sha256 {digest.hex() or 'of none'}, the seed "
             f"file wants {file.frozen.hex()}; give the weights that the training started from"
         )
+    chosen = [known[name] for name in names or known]
+    _require_memory(path, sum(model.size for model in chosen))
     found = {}
     for name in names or known:
         x = rebuilt(file, known[name], base, weights or path)
@@ -157,6 +159,18 @@ def replay_seed_file(
     return found
 
 
+def _require_memory(path: Path, parameters: int) -> None:
+    """Refuse models that this machine cannot hold twice, before anything of their size is made."""
+    if not hasattr(os, "sysconf"):
+        return
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 8 * parameters > there:
+        raise InputError(
+            f"{path}: has {parameters:,} parameters, which want {8 * parameters / 2**30:,.0f} GiB, and this machine "
+            f"has {there / 2**30:,.0f}; use a larger machine, or ask for one model with --client"
+        )
+
+
 def _frozen(file: SeedFile, base: Mapping[str, RawTensor]) -> bytes:
     return frozen_sha256(base, trained_names(file.models))
 
@@ -167,7 +181,7 @@ def trained_names(models: Iterable[SeededModel]) -> set[str]:
 
 
 def write_rebuilt(
-    out: Path, models: Mapping[str, tuple[SeededModel, Floats]], weights: Path | None = None
+    out: Path, models: Mapping[str, tuple[SeededModel, Floats]], weights: str | Path | None = None
 ) -> list[str]:
     """Write rebuilt models as named tensors, with the other tensors of `weights`; return the tensors' names.
 

@@ -240,6 +240,21 @@ def test_weights_that_readers_have_stay_out_of_the_file(from_weights, tmp_path):
     assert call("replay", file, "--weights", tmp_path / "base.pt").exit_code == 0
 
 
+def test_weights_of_a_module_are_named_as_scenarios_name_them(from_weights, tmp_path, monkeypatch):
+    folder, _ = from_weights
+    path = str(folder / "base.safetensors")
+    code = f"from safetensors.torch import load_file\n\nfirst = load_file({path!r})\n"
+    (tmp_path / "seed_weights_here.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    file, word = tmp_path / "run.seeds", ("--weights", "seed_weights_here:first")
+    assert call("publish", folder / "run", "--compact", "--out", file, *word).exit_code == 0
+    assert file.read_bytes() == (folder / "run.seeds").read_bytes()
+    assert call("replay", file, *word).exit_code == 0
+    assert "seed_weights_nowhere" in complaint(
+        call("replay", file, "--weights", "seed_weights_nowhere:first")
+    )
+
+
 def test_other_base_weights_are_refused_with_both_digests(from_weights, tmp_path):
     folder, base = from_weights
     file, other = folder / "run.seeds", tmp_path / "other.safetensors"

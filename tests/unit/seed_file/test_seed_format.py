@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -130,6 +131,13 @@ def test_a_model_of_another_program_is_refused_in_one_line(change, says):
     about["models"][0] |= change
     with pytest.raises(DataError, match=says):
         decode_seed_file(with_header(data, about))
+
+
+def test_a_header_that_would_fill_the_memory_is_refused():
+    packed = zlib.compress(b" " * (1 << 27), 9)
+    body = encode_seed_file(FILES["steps"])[:6] + len(packed).to_bytes(4, "little") + packed
+    with pytest.raises(DataError, match="no whole zlib stream, or too long"):
+        decode_seed_file(summed(body))
 
 
 def test_scalars_that_are_not_finite_are_refused():

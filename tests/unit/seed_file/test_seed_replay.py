@@ -10,7 +10,7 @@ import pytest
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.keys import SERVER_PARTY, perturbation_seeds, step_seeds, step_words
 from raydpzv.seed_file.first_weights import initial_vector
-from raydpzv.seed_file.seed_format import SeededModel, StepPhase, encode_seed_file
+from raydpzv.seed_file.seed_format import SeededModel, SeedTensor, StepPhase, encode_seed_file
 from raydpzv.seed_file.seed_replay import read_seed_file, rebuilt, replay_seed_file
 from raydpzv.zo.directions import Direction
 from tests.helpers.seed_samples import KEY, ONE_STEP, TWO_PHASES, grouped, sample
@@ -103,6 +103,15 @@ def test_models_are_asked_for_by_name(tmp_path):
         replay_seed_file(tmp_path / "run.seeds", names=["client 2"])
     with pytest.raises(DataError, match="cannot be read"):
         read_seed_file(tmp_path)
+
+
+def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(tmp_path):
+    model = replace(sample().models[0], tensors=(SeedTensor("w", (90_000, 1_000_000), "constant"),))
+    (tmp_path / "run.seeds").write_bytes(encode_seed_file(replace(sample(), models=(model,))))
+    with pytest.raises(
+        InputError, match="has 90,000,000,000 parameters, which want 671 GiB, and this machine"
+    ):
+        replay_seed_file(tmp_path / "run.seeds")
 
 
 @pytest.mark.parametrize(
