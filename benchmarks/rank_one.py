@@ -3,7 +3,7 @@
 | part    | what is measured                                                                      |
 |---------|---------------------------------------------------------------------------------------|
 | round   | each client's losses along P = 10 directions, and the step, under torch, one thread    |
-| memory  | a DeComFL run of the model of `own_memory.py` in a fresh process, over its parameters  |
+| memory  | such a round of the model of `own_memory.py` in a fresh process, over its parameters   |
 | rebuild | 500 directions on that model's 22.7 million parameters by two threads                  |
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from common import environment, median, options, show, verdict, write
 from fresh_process import in_fresh_process
-from own_memory import Reviewer, Size, run_peak
+from own_memory import Reviewer, Size
 from peaks import Resident, predictable_malloc
 from torch import nn
 
@@ -95,14 +96,23 @@ def round_seconds(how: Round, repeats: int) -> dict[str, list[float]]:
     return found
 
 
-def peak(size: Size, law: Law) -> int:
-    """Return the peak bytes of a run along directions of a law; the process must be fresh."""
+def peak(size: Size, law: Law | None) -> int:
+    """Return the peak bytes of a client's losses and step, None: of one forward call; the process must be fresh."""
     torch.set_num_threads(1)
     predictable_malloc()
     meter, found = Resident(), 0
-    for each in (Size(words=40, width=32, blocks=1), size):
+    for each in (Size(words=400, width=64, blocks=1), size):
         before = meter.now()
-        found = run_peak(each, meter, "decomfl", direction=law) - before
+        objective = _objective(Round(partial(Reviewer, each), (16,), each.words, clients=1, batch=4))
+        x, rows = objective.initial(Key(1)), [np.arange(4)]
+        descent = Descent(x, Rule(law or "gaussian").on(objective.shapes))
+        directions = [descent.direction(seed) for seed in range(P)]
+        for _ in range(2):  # the first one loads what it calls
+            meter.now()
+            meter.reset()
+            objective.losses(x, directions, 1e-3, rows) if law else objective.loss(x, rows[0])
+            descent.apply([Step([u.seed for u in directions], [1e-3] * P, 1e-6)] if law else [])
+        found = meter.peak() - before
     return found
 
 
@@ -131,6 +141,7 @@ def report(size: Size, repeats: int, directions: int) -> dict[str, Any]:
     with torch.device("meta"):
         whole = 4 * sum(p.numel() for p in Reviewer(size).parameters())
     memory = {law: in_fresh_process(peak, size, law) / whole for law in LAWS}
+    forward = in_fresh_process(peak, size, None) / whole
     rebuilt = {law: rebuild_seconds(size, directions, law) for law in LAWS}
     table = [
         [
@@ -141,10 +152,11 @@ def report(size: Size, repeats: int, directions: int) -> dict[str, Any]:
         for law in LAWS
     ]
     columns = ["law", "peak / parameters", "target", "rebuild s", "CPU s", "target"]
-    show(f"{whole / 4e6:.1f} M parameters; {directions} directions", columns, table)
+    title = f"{whole / 4e6:.1f} M parameters, {directions} directions; one forward call takes {forward:.3f}"
+    show(title, columns, table)
     return {
         "round": ratios,
-        "memory": memory,
+        "memory": memory | {"forward": forward},
         "rebuild": {law: dict(zip(("seconds", "cpu"), each, strict=True)) for law, each in rebuilt.items()},
         "targets": TARGETS,
         "environment": environment(),

@@ -1,20 +1,15 @@
 // Rebuild a seed file's models: node read_seeds.js run.seeds [base.safetensors] writes shared.f32, ... (raw float32)
 "use strict";
-const fs = require("fs");
-const zlib = require("zlib");
-const { createHash } = require("crypto");
-
+const fs = require("fs"), zlib = require("zlib"), { createHash } = require("crypto");
 const F = Math.fround; // every operation on float32 is rounded by it: doubles hold the products, and sums round alike
-const LOG = Float32Array.of(
-  -0.10106764, 0.16222525, -0.17250848, 0.19900173, -0.24969909, 0.3333506, -0.50000364, 0.99999994);
-const SIN = Float32Array.of(0.00015148513, -0.0046737664, 0.07968968, -0.6459637, 1.5707964);
-const COS = Float32Array.of(0.0008581906, -0.020810628, 0.25365075, -1.2336982, 0.99999994);
+const [LOG, SIN, COS] = [ // float32 each
+  [-0.10106764, 0.16222525, -0.17250848, 0.19900173, -0.24969909, 0.3333506, -0.50000364, 0.99999994],
+  [0.00015148513, -0.0046737664, 0.07968968, -0.6459637, 1.5707964],
+  [0.0008581906, -0.020810628, 0.25365075, -1.2336982, 0.99999994]].map((row) => Float32Array.from(row));
 const float = new Float32Array(1), int = new Int32Array(float.buffer); // the same four bytes
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 const bytesOf = (array) => Buffer.from(array.buffer, array.byteOffset, array.byteLength);
-
 const refuse = (why) => { console.error(why); process.exit(1); };
-
 function splitmix(x, bits) { // a bijection of words of so many bits
   const cut = (word) => BigInt.asUintN(bits, word);
   x = cut(x + 0x9e3779b97f4a7c15n);
@@ -53,7 +48,7 @@ function boxMuller(a, b) { // two normals: the radius from a, the angle from b
   const cosine = F(r * polynomial(COS, s));
   return [b & 1 ? -cosine : cosine, F(r * F(polynomial(SIN, s) * t))];
 }
-function direction(seed, d, law) { // a seed's direction, float32 [d], and the factor that puts it on the sphere
+function stream(seed, d, law) { // a seed's numbers, float32 [d], and the factor that puts them on the sphere
   const k0 = Number(seed & 0xffffffffn), k1 = Number(seed >> 32n), z = new Float32Array(d);
   const tile = law === "rademacher" ? 32768 : 1024;
   for (let start = 0, block = 0; start < d; start += tile) {
@@ -79,24 +74,29 @@ function uniform(key, bound, size) { // numpy's Philox (4x64, from counter 1) as
       c = [(p1 >> 64n) ^ c[1] ^ k0, low(p1), (p0 >> 64n) ^ c[3] ^ k1, low(p0)];
       [k0, k1] = [low(k0 + 0x9e3779b97f4a7c15n), low(k1 + 0xbb67ae8584caa73bn)];
     }
-    for (const half of c.flatMap((word) => [word & 0xffffffffn, word >> 32n])) {
-      x[at++] = F(F(F((Number(half) >>> 8) * 2 ** -24) * 2) - 1) * F(bound);
-    }
+    const halves = c.flatMap((word) => [word & 0xffffffffn, word >> 32n]);
+    for (const half of halves) x[at++] = F(F(F((Number(half) >>> 8) * 2 ** -24) * 2) - 1) * F(bound);
   }
   return x;
 }
 function half(word) { // float16 to float32
-  const e = (word >> 10) & 31, size = ((e ? 1024 : 0) + (word & 1023)) * 2 ** (Math.max(e, 1) - 25);
-  return word >> 15 ? -size : size;
+  const exponent = (word >> 10) & 31, size = (exponent ? 1024 : 0) + (word & 1023);
+  return (word >> 15 ? -size : size) * 2 ** (Math.max(exponent, 1) - 25);
 }
 function rebuilt(about, header, take, base) {
-  const parts = about.tensors.map(([name, shape, start, number, key]) => {
-    const size = shape.reduce((a, b) => a * b, 1);
+  let spans = [], begin = 0, drawn = 0; // of the stream's numbers
+  const parts = about.tensors.map(([name, shape, start, number, key], n) => {
+    const size = shape.reduce((a, b) => a * b, 1), [lr, smoothing] = about.factors ? about.factors[n] : [1, 1];
+    const rows = header.law === "rank_one" && shape.length > 1 && shape[0] > 1 && shape[0] < size ? shape[0] : 0;
+    const columns = rows && size / rows; // a matrix's direction is a b', of as many numbers
+    spans.push([begin, size, drawn, rows, columns, lr / smoothing]);
+    [begin, drawn] = [begin + size, drawn + (rows ? rows + columns : size)];
     if (start === "uniform") return uniform(BigInt("0x" + key), number, size);
     if (start === "constant") return new Float32Array(size).fill(number);
-    return start === "stored" ? take(Float32Array, size) : base(name);
+    return start === "stored" ? take(Float32Array, size) : base(number); // of the file's name for it
   });
-  const x = Float32Array.from(parts.flatMap((part) => [...part])), d = x.length, ofSteps = header.seeds === "steps";
+  const x = new Float32Array(begin), d = begin, ofSteps = header.seeds === "steps";
+  parts.forEach((part, n) => x.set(part, spans[n][0]));
   if (sha256(bytesOf(x)) !== about.initial) refuse(`other first weights than those with the sha256 ${about.initial}`);
   const steps = about.phases.flatMap(([updates, count, width, lr]) => Array(updates * count).fill([width, lr]));
   const total = steps.reduce((sum, [width]) => sum + width, 0);
@@ -106,8 +106,7 @@ function rebuilt(about, header, take, base) {
   const numbers = take(...kinds[about.scalars]), size = F(about.size);
   const scalars = { float32: (n) => numbers[n], float16: (n) => half(numbers[n]),
     sign: (n) => ((numbers[n >> 3] >> (n & 7)) & 1 ? -size : size) };
-  const beta = header.rule.momentum || 0, v = new Float32Array(d), sum = new Float64Array(d);
-  let at = 0, iterates = 0;
+  let beta = header.rule.momentum || 0, v = new Float32Array(d), sum = new Float64Array(d), at = 0, iterates = 0;
   steps.forEach(([width, lr], step) => {
     if (beta) v.forEach((value, i) => (v[i] = value * F(beta)));
     for (let p = 0; p < width; p++, at++) {
@@ -115,10 +114,15 @@ function rebuilt(about, header, take, base) {
       let seed = stored ? stored[ofSteps ? step : at] : ofSteps ? (splitmix(packed ^ before, 54) ^ after) << 10n
         : splitmix(((packed << 10n) | place) ^ before, 64) ^ after;
       if (ofSteps) seed = splitmix(seed | place, 64);
-      const [z, factor] = direction(seed, d, header.law), s = scalars[about.scalars](at), to = beta ? v : x;
+      const [z, norm] = stream(seed, drawn, header.law), s = scalars[about.scalars](at), to = beta ? v : x;
       const plain = beta ? (-s / width) * (1 - beta * (header.rule.damped || 0)) : (lr * s) / width;
-      const amount = F(plain * factor);
-      for (let i = 0; i < d; i++) to[i] -= F(amount * z[i]);
+      for (const [start, size, first, rows, columns, factor] of spans) {
+        const amount = F(plain * norm * factor);
+        for (let i = 0; i < size; i++) {
+          const row = rows ? F(amount * z[first + Math.floor(i / columns)]) : amount;
+          to[start + i] -= F(row * z[first + (rows ? rows + (i % columns) : i)]);
+        }
+      }
     }
     if (beta) v.forEach((value, i) => (x[i] += F(F(-lr) * value)));
     if (step >= (about.average ?? Infinity)) iterates += sum.forEach((value, i) => (sum[i] = value + x[i])) ?? 1;
@@ -126,16 +130,14 @@ function rebuilt(about, header, take, base) {
   return iterates ? Float32Array.from(sum, (value) => value / iterates) : x;
 }
 const data = fs.readFileSync(process.argv[2]), body = data.subarray(0, -32);
-if (!data.subarray(0, 6).equals(Buffer.from("SEEDS\x01"))) refuse("no seed file of version 1");
-if (sha256(body) !== data.subarray(-32).toString("hex")) refuse("the seed file is cut or damaged");
+const whole = data.subarray(0, 6).equals(Buffer.from("SEEDS\x01"));
+if (!whole || sha256(body) !== data.subarray(-32).toString("hex")) refuse("no whole seed file of version 1");
 let place = 10 + data.readUInt32LE(6);
 const header = JSON.parse(zlib.inflateSync(body.subarray(10, place)));
-if (header.rule.name !== "sgd") refuse(`the rule ${header.rule.name} is not read here`);
-if (!["gaussian", "sphere", "rademacher"].includes(header.law)) refuse(`the law ${header.law} is not read here`);
-function take(Kind, count) { // the next numbers, copied to where they are aligned
-  place += count * Kind.BYTES_PER_ELEMENT;
-  return new Kind(Uint8Array.from(body.subarray(place - count * Kind.BYTES_PER_ELEMENT, place)).buffer);
-}
+const known = ["gaussian", "sphere", "rademacher", "rank_one"].includes(header.law) && header.rule.name === "sgd";
+if (!known) refuse(`the law ${header.law} with the rule ${header.rule.name} is not read here`);
+const take = (Kind, count) => // the next numbers, copied to where they are aligned
+  new Kind(Uint8Array.from(body.subarray(place, (place += count * Kind.BYTES_PER_ELEMENT))).buffer);
 function base(name) { // a tensor of float32 of a safetensors file
   const file = fs.readFileSync(process.argv[3]), begin = 8 + Number(file.readBigUInt64LE(0));
   const [first, last] = JSON.parse(file.subarray(8, begin))[name].data_offsets;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import dis
 import hashlib
+import hmac
 import importlib
 import inspect
 import io
@@ -19,10 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from raydpzv.errors import InputError, SpecError, missing, suggest
+from raydpzv.files import file_sha256
 
 HERE = "here"
 """The module part of a handle: `here:Reviewer-1f3a9c02` is an object that this process was handed."""
@@ -37,6 +40,11 @@ _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 def is_foreign(name: object) -> bool:
     """Return whether a word of a scenario names an object that the program does not come with."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def is_handle(name: str) -> bool:
+    """Return whether a word names an object that this process was handed; it ends with the digest of that."""
+    return name.startswith(f"{HERE}:")
 
 
 def resolve(name: str, setting: str) -> Any:
@@ -122,7 +130,8 @@ def _reaches(text: str, found: Any) -> bool:
 def source_digest(found: Any) -> str:
     """Return the digest of an object's source and of the values it refers to, the same in every process.
 
-    A module counts by its name. Raises SpecError for a value that cannot travel, or that is nested too deeply.
+    A module counts by its name, one of the user's also by its file. Raises SpecError for a value that cannot travel, or
+    that is nested too deeply.
     """
     try:
         return _digest([_identity(found, {})])
@@ -131,6 +140,19 @@ def source_digest(found: Any) -> str:
         raise SpecError(
             f"{name}: the values that it refers to are nested too deeply; use fewer levels"
         ) from None
+
+
+def own_digests(names: Iterable[str], key: bytes) -> dict[str, str]:
+    """Return keyed digests of the objects of these names; of one that cannot travel, that of its module's file."""
+    found = {}
+    for name in names:
+        value = resolve(name, name)
+        try:
+            digest = source_digest(value)
+        except SpecError:
+            digest = str(_identity(sys.modules.get(name.partition(":")[0]), {}))
+        found[name] = hmac.new(key, digest.encode(), "sha256").hexdigest()
+    return found
 
 
 def _digest(parts: Iterable[Any]) -> str:
@@ -151,7 +173,8 @@ def _identity(found: Any, seen: dict[int, Any]) -> Any:
     if kind is bytes:
         return kind.__name__, hashlib.sha256(found).hexdigest()
     if isinstance(found, ModuleType):
-        return kind.__name__, found.__name__
+        file = None if _installed(found) else getattr(found, "__file__", None)
+        return kind.__name__, found.__name__, file and file_sha256(Path(file))
     if isinstance(found, set | frozenset):  # each value counts from here: their order differs by process
         return kind.__name__, _digest(sorted(repr(_identity(value, dict(seen))) for value in found))
     if id(found) in seen:

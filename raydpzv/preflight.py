@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raydpzv.config.catalog import scenario_of
 from raydpzv.config.scenario import AnyScenario
@@ -18,8 +20,13 @@ from raydpzv.experiment.runner import run_local
 from raydpzv.foreign import by_value, packed
 from raydpzv.sim.interfaces import Status
 
+if TYPE_CHECKING:  # loads torch
+    from raydpzv.forecast import Forecast
+
 _LEAST, _MOST, _SECONDS = 5, 100, 1.0
 """Updates that are made and thrown away, to see what one costs: at most so many, and so long after the first few."""
+_PATIENCE = 60.0
+"""Seconds that the least number of updates may take, as foretold, to be made at all."""
 _MODELS = 8
 _ELSEWHERE = (
     "import pickle, sys; from raydpzv.foreign import unpack; from raydpzv.preflight import first_weights; "
@@ -40,7 +47,8 @@ class Cost:
 class Checked:
     """What `check` found: parameters and constants by model, and the measured cost of an update.
 
-    cost: None under the wall clock. updates: planned, None: no plan. memory: the most bytes that this process held.
+    cost: None under the wall clock, and where updates take minutes. updates: planned, None: no plan. memory: the most
+    bytes that this process held. foretold: before weights were read, None where there are none to read.
     """
 
     models: dict[str, int]
@@ -48,11 +56,13 @@ class Checked:
     cost: Cost | None
     updates: int | None
     memory: int
+    foretold: Forecast | None = None
 
     def lines(self) -> list[str]:
         """Return what was found, a sentence each."""
         sizes = ", ".join(f"{size:,}" for size in dict.fromkeys(self.models.values()))
-        found = [f"models: {len(self.models)}, of {sizes} trained parameters"]
+        found = self.foretold.lines() if self.foretold else []
+        found.append(f"models: {len(self.models)}, of {sizes} trained parameters")
         if kept := max(self.constants.values(), default=0):
             found.append(f"{kept:,} numbers stay constant, one copy in each process")
         found.append("another process starts from the same weights")
@@ -69,23 +79,41 @@ def check(scenario: AnyScenario | str) -> Checked:
     """Prepare a scenario, start it in another process, and measure a few updates; nothing is written.
 
     A user's own model is refused if its scores are random, depend on other records, or have the wrong shape. Of more
-    than eight models the first are looked at. Raises InputError.
+    than eight models the first are looked at. Weights are read only if the models will fit into memory. Raises
+    InputError.
     """
     spec = scenario_of(scenario)
+    foretold = foretell(spec) if spec.model.weights or spec.model.folder else None
     prepared = prepare(spec)
     if first_weights(spec) != _elsewhere(spec):
         raise InputError(
             "the model's first weights differ between two processes: let its own initialisation depend on torch's "
             "generator alone, or hand over a module with weights"
         )
+    quick = foretold is None or foretold.seconds * _LEAST < _PATIENCE
     models = {name: prepared.flat_model(name) for name in _names(prepared)}
     return Checked(
         {name: model.size for name, model in models.items()},
         {name: sum(t.numel() for t in model.constant.values()) for name, model in models.items()},
-        _measured(prepared) if spec.clock.kind == "virtual" else None,
+        _measured(prepared) if spec.clock.kind == "virtual" and quick else None,
         prepared.budget().updates,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        foretold,
     )
+
+
+def foretell(scenario: AnyScenario | str) -> Forecast:
+    """Estimate memory, bytes and time; reads the data, but no weights. Raises InputError if the models will not fit."""
+    from raydpzv.forecast import forecast  # loads torch
+
+    found = forecast(scenario_of(scenario))
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if found.memory > there:
+        raise InputError(
+            f"the models need about {found.memory / 2**30:,.3g} GiB in one process, and this machine has "
+            f"{there / 2**30:,.3g}; train adapters (model.lora), take a smaller model or another machine"
+        )
+    return found
 
 
 def first_weights(spec: AnyScenario) -> str:

@@ -240,6 +240,8 @@ class CheckCommand(SettingChanges):
     """Check in seconds, without training, whether a scenario fits and what an update costs."""
 
     scenario: ScenarioName
+    forecast: bool = False
+    """Estimate memory, bytes and time alone, and read no weights."""
     as_json: Json = False
 
 
@@ -348,8 +350,8 @@ class ReplayCommand(Options):
     client: str | None = None
     """Only this client's model: its number, or its party's name."""
     moved: Moved = None
-    weights: Path | None = None
-    """Of a seed file: the weights that the training started from (.safetensors, .pt)."""
+    weights: str | None = None
+    """Of a seed file: the weights that the training started from (.safetensors, .pt, module:attribute)."""
     out: Path | None = None
     """File for the parameters: .npz, or of a seed file .safetensors with the names of its tensors."""
 
@@ -432,6 +434,19 @@ class ReportCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchCommand(Options):
+    """Serve the page of a run or a comparison while it is made, on this machine alone."""
+
+    folder: Annotated[Path, Argument()]
+    """Folder of a run or a comparison that has begun."""
+    port: int = 8765
+    """The first port to try; the next free one is taken."""
+    operator: bool = False
+    """Show what must not leave a private run: losses, accuracies, rows."""
+    moved: Moved = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
     """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε. With
     --compact, write a run's models to a seed file."""
@@ -446,8 +461,9 @@ class PublishCommand(Options):
     """With --compact: float32, float16 (may round) or sign [default: the smallest that keeps every bit]."""
     client: str | None = None
     """With --compact: only this client's model of a vertical run: its number, or its party's name."""
-    weights: Path | None = None
-    """With --compact: a file of first weights that readers have [default: model.weights]."""
+    weights: str | None = None
+    """With --compact: first weights that readers have (.safetensors, .pt, module:attribute) [default: the file of
+    model.weights]."""
     quiet: Quiet = False
 
 

@@ -33,6 +33,11 @@ class Proposal:
     command: str
 
     @property
+    def of_numbers(self) -> bool:
+        """Whether what is predicted is a number, rather than a class."""
+        return self.facts[self.target].values is None
+
+    @property
     def features(self) -> list[ColumnFacts]:
         """The columns that parties hold."""
         return [self.facts[column] for columns in self.parties.values() for column in columns]
@@ -46,7 +51,6 @@ class Proposal:
 
 def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
     """Return the scenario file. active: public constants that were read from the data are in force, no comments."""
-    classes = proposal.facts[proposal.target].values or ()
     lines = [
         f"# Made by: {proposal.command}{' --private' if proposal.private else ''}",
         f"# Run it:  raydpzv run {shlex.quote(one_line(path))}      (every setting: raydpzv list --settings)",
@@ -58,26 +62,64 @@ def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
         *(f"{_key(party)} = {_toml(list(columns))}" for party, columns in proposal.parties.items()),
         "",
         "[model]",
-        'bottom = "linear"  # each party sends one score a class',
-        f"embedding = {len(classes)}  # the number of classes, which a sum as the head wants",
+        *_model(proposal),
         'head = "sum"  # the server adds the scores up and has nothing to train',
         'initial = "zero_last"  # every score is 0 before the first update',
         "",
         "[method]",
         'name = "dpzv"  # parties learn from scalars: how the loss changes along random directions',
         'batch = "all"  # every row in every release',
-        "lr = 1.0  # step size",
+        f"lr = {_step_size(proposal)}  # step size",
         "momentum = 0.9  # share of a step that the next one keeps",
-        "smoothing = 1e-3  # length of a trial step along a direction",
+        _of_label(proposal, "smoothing", "1e-3", "length of a trial step along a direction", active),
         "perturbations = 40  # directions a release; fewer are faster",
         'server = "frozen"  # the sum is never trained',
         "",
-        *(_privacy() if proposal.private else _no_privacy(proposal)),
+        *(_privacy(proposal, active) if proposal.private else _no_privacy(proposal)),
         "",
         "[budget]",
         f"updates = 400  # {'ε is divided among them' if proposal.private else 'releases in all'}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _model(proposal: Proposal) -> Iterator[str]:
+    if proposal.of_numbers:
+        yield 'loss = "squared_error"  # of the number that is predicted'
+        yield 'bottom = "linear"  # each party sends its part of the number'
+        yield "embedding = 1  # one number a row, which a sum as the head wants"
+        return
+    classes = proposal.facts[proposal.target].values or ()
+    yield 'bottom = "linear"  # each party sends one score a class'
+    yield f"embedding = {len(classes)}  # the number of classes, which a sum as the head wants"
+
+
+def _step_size(proposal: Proposal) -> float:
+    """Return a step size; of squared errors one that many features alike do not make too large."""
+    if not proposal.of_numbers:
+        return 1.0
+    return float(f"{min(0.1 if proposal.private else 0.03, 1 / len(proposal.features)):.1g}")
+
+
+def label_constants(proposal: Proposal) -> dict[str, float]:
+    """Return the settings in units of the predicted number, read from its range; {} of classes."""
+    if not proposal.of_numbers:
+        return {}
+    low, high = round_range(proposal.facts[proposal.target].low, proposal.facts[proposal.target].high)
+    found = {"smoothing": 1e-3, "clip": 0.1} if proposal.private else {"smoothing": 1e-3}
+    return {name: float(f"{share * (high - low) / 2:.4g}") for name, share in found.items()}
+
+
+def _of_label(proposal: Proposal, name: str, usual: str, why: str, active: bool) -> str:
+    """Return the line of a setting that is in units of the predicted number, where a number is predicted."""
+    found = label_constants(proposal).get(name)
+    if found is None:
+        return f"{name} = {usual}  # {why}"
+    if not proposal.private:
+        return (
+            f"{name} = {_toml(found)}  # {why}: a thousandth of half the range of {one_line(proposal.target)}"
+        )
+    return f"{'' if active else '# '}{name} = {_toml(found)}{_PUBLIC}"
 
 
 def _data(proposal: Proposal, path: Path, active: bool) -> Iterator[str]:
@@ -124,7 +166,8 @@ def rare(proposal: Proposal) -> Iterator[str]:
 
 def _lists(proposal: Proposal) -> dict[str, Any]:
     categories = {c.name: list(c.values or ()) for c in proposal.features if not c.numeric}
-    classes = {"classes": list(proposal.facts[proposal.target].values or ())}
+    values = proposal.facts[proposal.target].values
+    classes = {"classes": list(values)} if values is not None else {}
     return classes | ({"categories": categories} if categories else {})
 
 
@@ -144,12 +187,13 @@ def _scaling(proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def _privacy() -> Iterator[str]:
+def _privacy(proposal: Proposal, active: bool) -> Iterator[str]:
     yield "[privacy]"
     yield 'mode = "proved"  # whole numbers with noise on their exact sum: the ε is proved'
     yield "epsilon = 1.0  # δ is 1/(10 D) for D training rows"
     yield 'relation = "replace"  # protected is one record, its label and all its features'
-    yield "clip = 0.1  # a record counts for at most this along a direction; noise is in proportion"
+    why = "a record counts for at most this along a direction; noise is in proportion"
+    yield _of_label(proposal, "clip", "0.1", why, active)
 
 
 def _no_privacy(proposal: Proposal) -> Iterator[str]:

@@ -73,6 +73,11 @@ class CompiledObjective:
         ]
         return np.concatenate(blocks, axis=1)
 
+    def central_losses(
+        self, at: Vector, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
+
     def gradient(self, at: Vector, rows: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
         check_fit(self._size, at)

@@ -42,7 +42,7 @@ _f32, _f64, _i64, _u64 = np.float32, np.float64, np.int64, np.uint64
 _ZERO, _ONE = _f32(0), _f32(1)
 _NO, _YES, _START, _NEXT = np.bool_(False), np.bool_(True), _i64(0), _i64(1)
 """Arguments of internal functions, which numba compiles anew for every literal."""
-_TILE = _generator._TILE
+_TILE, _BLOCKS = _generator._TILE, _generator._BLOCKS
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
 _BLOCK, _SQUARE = 128, 16
 """Rows whose losses are computed together, and sides of the squares in which an array is turned."""
@@ -270,12 +270,17 @@ def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
         _generator.add_signs(z, z, seed, _ONE, _START)
         return 1.0
     lanes = np.zeros(min(_TILE, size), np.float64)  # in the order of the generator's `squared_norm`
+    words, last = np.empty((4, _BLOCKS), np.uint32), np.empty((4, _BLOCKS), np.float32)
     for first in range(0, size, _TILE):
-        tile = z[first : first + _TILE]
-        tile[:] = _ZERO
-        _generator.add_direction(tile, tile, seed, _ONE, first)
-        for i in range(tile.shape[0]):
-            lanes[i] += _f64(tile[i]) * _f64(tile[i])
+        count = min(_TILE, size - first)
+        if count == _TILE:
+            _generator._tile(z[first : first + _TILE].reshape(4, _BLOCKS), words, seed, _u64(first // _TILE))
+        else:
+            _generator._tile(last, words, seed, _u64(first // _TILE))
+            z[first:size] = last.reshape(-1)[:count]
+        if law != _GAUSSIAN:
+            for i in range(count):
+                lanes[i] += _f64(z[first + i]) * _f64(z[first + i])
     if law == _GAUSSIAN:
         return 1.0
     total = 0.0

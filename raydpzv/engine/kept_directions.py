@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,22 +58,21 @@ class TorchDirections:
     """
 
     def __init__(self, descent: Descent) -> None:
-        x, rule = descent.x, descent.rule
-        self._descent, self._law, self._size = descent, rule.law, len(x)
-        self._kept = KeptDirections(self._size)
-        self._plain = x.device.type == "cpu" and rule.law in LAWS and rule == Rule(rule.law, rule.momentum)
+        rule = descent.rule
+        self._descent, self._kept = descent, KeptDirections(len(descent.x))
+        plain = rule.law in LAWS and rule == Rule(rule.law, rule.momentum)
+        self._plain = plain and descent.x.device.type == "cpu"
 
     def of(self, seeds: np.ndarray) -> list[Direction]:
         """Return the directions of an upload's seeds, uint64 [P]."""
-        kept = self._kept
+        kept, directions = self._kept, [self._descent.direction(int(seed)) for seed in seeds]
         if not self._plain or not kept.keeps(len(seeds)):
-            return [self._descent.direction(int(seed)) for seed in seeds]
+            return directions
         if not kept.made(seeds):
             room = kept.room(seeds)
             for p, seed in enumerate(seeds):
-                kept.factors[p] = _make(room[p], seed, LAWS[self._law])
-        made = zip(seeds.tolist(), kept.z, kept.factors.tolist(), strict=True)
-        return [_Kept(seed, self._size, self._law, z=z, factor=factor) for seed, z, factor in made]
+                kept.factors[p] = _make(room[p], seed, LAWS[directions[p].law])
+        return _kept(directions, kept.z, kept.factors)
 
     def descend(self, steps: Steps) -> None:
         """Take steps in order."""
@@ -83,6 +83,21 @@ class TorchDirections:
         velocity = descent.kept[0].numpy() if descent.kept else np.empty(0, np.float32)
         step = (steps.scalars[0], float(steps.lrs[0]))
         _step_along(descent.x.numpy(), velocity, (kept.z, kept.factors), step, float(descent.rule.momentum))
+
+
+def made_once(directions: Sequence[Direction], most: int) -> Sequence[Direction]:
+    """Return the same directions for several amounts, on CPUs: with their elements, if those are at most `most`."""
+    count, size = len(directions), directions[0].size
+    if count * size > most or any(u.spans or u.law not in LAWS for u in directions):
+        return directions
+    z_Pd = np.empty((count, size), np.float32)
+    factors = [_make(z_d, np.uint64(u.seed), LAWS[u.law]) for z_d, u in zip(z_Pd, directions, strict=True)]
+    return _kept(directions, z_Pd, np.array(factors))
+
+
+def _kept(directions: Sequence[Direction], z_Pd: np.ndarray, factors: np.ndarray) -> list[Direction]:
+    made = zip(directions, z_Pd, factors.tolist(), strict=True)
+    return [_Kept(u.seed, u.size, u.law, z=z, factor=factor) for u, z, factor in made]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

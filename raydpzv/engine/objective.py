@@ -69,6 +69,12 @@ class Objective(Protocol):
         """
         ...
 
+    def central_losses(
+        self, at: Vector, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `losses` does at `radius` and at `-radius`."""
+        ...
+
     def gradient(self, at: Vector, rows: np.ndarray) -> tuple[float, Vector]:
         """Return the mean loss on `rows` and its gradient, float32 [d]."""
         ...

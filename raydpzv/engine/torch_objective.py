@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from raydpzv.engine.kept_directions import made_once
 from raydpzv.engine.objective import check_fit
 from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.scores import measured, with_own
@@ -162,6 +163,14 @@ class TorchObjective:
             for client, batch in enumerate(rows):
                 losses_PM[first : first + len(chunk), client] = self._losses(points_Pd, batch)
         return losses_PM.T.cpu().numpy()
+
+    def central_losses(
+        self, at: torch.Tensor, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return both, each direction made once if all together have at most 2^22 elements."""
+        if self._device.type == "cpu" and not self._layers:
+            directions = made_once(directions, _LARGE)
+        return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
 
     def _jointly(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]

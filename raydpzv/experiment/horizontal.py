@@ -47,8 +47,8 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
-from raydpzv.models.flat import FlatModel
-from raydpzv.models.initial_weights import weights_sha256
+from raydpzv.models.flat import FlatModel, shapes
+from raydpzv.models.initial_weights import shapes_alone, weights_sha256
 from raydpzv.models.losses import Loss
 from raydpzv.privacy.users import UserReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
@@ -292,6 +292,9 @@ class PreparedHorizontal(Prepared):
             raise InputError(f"party: all clients train one model; leave it out, got {party!r}")
         return MODEL
 
+    def module(self, name: str) -> torch.nn.Module:
+        return self.plan.module()
+
     def flat_model(self, name: str) -> FlatModel:
         return self.plan.model()
 
@@ -416,7 +419,7 @@ def _checked_size(found: PreparedHorizontal) -> int:
         check_size(network, "the model")
         check_patterns(spec.method, network)
         return network.size
-    if is_foreign(spec.model.kind):
+    if is_foreign(spec.model.kind) and not shapes_alone():
         from raydpzv.models.own_model import check_model  # loads torch
 
         model = found.plan.model()
@@ -425,8 +428,7 @@ def _checked_size(found: PreparedHorizontal) -> int:
         )
         module = model.module
     else:
-        with torch.device("meta"):
-            module = found.plan.module()
+        module = shapes(found.plan.module)
     check_size(module, "the model")
     check_patterns(spec.method, module)
     if spec.descriptor.users(spec.method) is not None:

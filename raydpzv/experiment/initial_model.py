@@ -124,7 +124,7 @@ def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) ->
     if is_foreign(name):
         own: OwnModel = BOTTOMS[name]
         offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client} | _vocabulary(data)
-        return own(with_folder(model.options, model.folder), offered)
+        return own(with_folder(model.options, model.folder, spec.sent_files), offered)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
 
@@ -237,15 +237,16 @@ class BottomPlan:
 
     def header(self) -> Header:
         """Return what identifies this run's ledger: one model per client."""
-        models = {f"client {m}": self._first(m).identity(self._rule) for m in range(len(self.shapes))}
+        models = {f"client {m}": self.first_model(m).identity(self._rule) for m in range(len(self.shapes))}
         return Header(models, self._rule.law, self._rule.momentum)
 
     def replica(self, client: int) -> Replica:
         """Return a client's model before the first update, ready to follow the client's part of the ledger."""
-        first = self._first(client)
+        first = self.first_model(client)
         return Replica(first.flat.copy(), self._rule.on(first.shapes), party=client)
 
-    def _first(self, client: int) -> FirstModel:
+    def first_model(self, client: int) -> FirstModel:
+        """Return a client's model before the first update."""
         if (own := self.first.get(f"client {client}")) is not None:
             return own
         network = bottom_network(self.spec, client, self.shapes[client])
@@ -321,7 +322,7 @@ class ModelPlan:
             own: OwnModel = WHOLE_MODELS[model.kind]
             offered = {"shape": self.shape, "outputs": self.outputs, "classes": self.classes}
             offered |= _vocabulary(self.spec.data)
-            return own(with_folder(model.options, model.folder), offered)
+            return own(with_folder(model.options, model.folder, self.spec.sent_files), offered)
         refuse_options(model.options, "options", model.kind)
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 
@@ -352,7 +353,7 @@ class ModelPlan:
     def header(self) -> Header:
         """Return what identifies this run's ledger; only for methods with a rule."""
         updates = self._seeded()
-        rule, first = updates.rule, FirstModel(as_array(self.initial()), self._shapes())
+        rule, first = updates.rule, self.first_model()
         return Header(
             {MODEL: first.identity(rule)},
             rule.law,
@@ -366,6 +367,10 @@ class ModelPlan:
             epoch=rule.epoch,
             pool=updates.pool,
         )
+
+    def first_model(self) -> FirstModel:
+        """Return the model before the first update."""
+        return FirstModel(as_array(self.initial()), self._shapes())
 
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
         """Return the model before the first update, ready to follow a ledger.

@@ -42,8 +42,8 @@ from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
-from raydpzv.models.flat import FlatModel
-from raydpzv.models.initial_weights import with_weights
+from raydpzv.models.flat import FlatModel, shapes
+from raydpzv.models.initial_weights import shapes_alone, with_weights
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
 
@@ -73,13 +73,12 @@ class ClientFactory:
         if not any(map(is_foreign, names)):  # else they are for the user's own
             refuse_options(spec.model.options, "options", names[self.client])
         model: DenseNetwork | torch.nn.Module | None = self.dense()
-        if is_foreign(names[self.client]):
+        if is_foreign(names[self.client]) and not shapes_alone():
             own = bottom_model(spec, self.client, shape)
             _check_own(own, self.x_train[: checked_records(spec.method)], spec.model.embedding, title)
             model = own.module
         elif model is None:
-            with torch.device("meta"):
-                model = bottom_module(spec, self.client, shape)
+            model = shapes(lambda: bottom_module(spec, self.client, shape))
         check_size(model, title)
         spec.descriptor.fits(spec.method, _inner_layers(model))
         return model
@@ -146,18 +145,18 @@ class ServerFactory:
             raise SpecError(
                 f'model.embedding: wanted {self.outputs}, {of}, with head = "sum", got {model.embedding}'
             )
-        if is_foreign(model.head):
+        if is_foreign(model.head) and not shapes_alone():
             widths = self.spec.split.clients, model.embedding
             many = checked_records(self.spec.method)
             records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
             own = FlatModel(self.head, Key(self.spec.seed) / "server")
             _check_own(own, records, self.outputs, "the head")
             return check_size(own.module, "the head")
-        refuse_options(model.head_options, "head_options", model.head)
+        if not is_foreign(model.head):
+            refuse_options(model.head_options, "head_options", model.head)
         network: DenseNetwork | torch.nn.Module | None = self.dense()
         if network is None:
-            with torch.device("meta"):
-                network = self.head()
+            network = shapes(self.head)
         return check_size(network, "the head")
 
     def network(self) -> DenseNetwork:

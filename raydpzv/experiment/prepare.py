@@ -27,7 +27,7 @@ from raydpzv.engine.scores import own_metrics
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.initial_model import BottomPlan, FirstModel, ModelPlan
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
-from raydpzv.foreign import is_foreign, resolve, source_digest
+from raydpzv.foreign import is_foreign, is_handle, own_digests
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
@@ -35,7 +35,7 @@ from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss, check_loss, records_checked
 from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
-from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
+from raydpzv.records.environment import DATA_DIGEST, OWN_DIGESTS
 from raydpzv.registry import DATA_SOURCES, LOSSES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, SplitSection
@@ -216,6 +216,10 @@ class Prepared(ABC):
         """Return under which name a party's model is on record. Raises InputError if there is none."""
 
     @abstractmethod
+    def module(self, name: str) -> torch.nn.Module:
+        """Return the network of that name as it is built."""
+
+    @abstractmethod
     def flat_model(self, name: str) -> FlatModel:
         """Return the model of that name before the first update."""
 
@@ -335,8 +339,8 @@ def shared_rows(
     return split, split_rows(classed, how, key / "parts")
 
 
-def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:
-    """Return digests of a resolved scenario, wherever its data lie, of the data, and of a user's own loss.
+def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, Any]:
+    """Return digests of a resolved scenario, wherever its data lie, of the data, and of a user's own code by its name.
 
     key: the operator's, without which nobody can try guesses at the data.
     """
@@ -345,11 +349,9 @@ def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) 
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
-    found = {"scenario_sha256": scenario_sha256(spec), DATA_DIGEST: data.hexdigest()}
-    if is_foreign(spec.loss):
-        own = source_digest(resolve(spec.loss, "model.loss"))
-        found[LOSS_DIGEST] = hmac.new(key, own.encode(), "sha256").hexdigest()
-    return found
+    found: dict[str, Any] = {"scenario_sha256": scenario_sha256(spec), DATA_DIGEST: data.hexdigest()}
+    code = [name for name in spec.own if name not in spec.weights and not is_handle(name)]
+    return found | ({OWN_DIGESTS: own_digests(code, key)} if code else {})
 
 
 def timing(spec: CommonSections, clients: int) -> Timing:

@@ -24,7 +24,7 @@ from raydpzv.experiment.release_ledger import Recorded, recorded
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.environment import DATA_DIGEST, LOSS_DIGEST
+from raydpzv.records.environment import DATA_DIGEST, OWN_DIGESTS
 from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints, last_round
 from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import read_coins, read_key
@@ -338,15 +338,18 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
 
 
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
-    """Raise InputError if the scenario, the data or a user's own loss are not those with which the run began.
+    """Raise InputError if the scenario, the data or a user's own code are not those with which the run began.
 
     Raises DataError where the data cannot be identified, since the operator's file is away.
     """
     now = experiment.fingerprint(read_key(folder.path))
     check_scenario(folder, now["scenario_sha256"])
-    for name, title in ((DATA_DIGEST, "the data"), (LOSS_DIGEST, f"your own loss {experiment.spec.loss}")):
-        if folder.environment().get(name) != now.get(name):
-            raise _changed(folder, title)
+    before = folder.environment()
+    if before.get(DATA_DIGEST) != now.get(DATA_DIGEST):
+        raise _changed(folder, "the data")
+    for name, digest in now.get(OWN_DIGESTS, {}).items():
+        if before.get(OWN_DIGESTS, {}).get(name) != digest:
+            raise _changed(folder, f"your own {name}, or a module that it imports,")
     if other := other_weights(folder.environment(), now):
         raise _changed(folder, f"the weights (model.weights) of {other}")
     if folder.environment().get(BASE) != now.get(BASE):

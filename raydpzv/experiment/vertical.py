@@ -13,7 +13,7 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.vertical import Part, by_view, partition, without_client
 from raydpzv.errors import InputError
-from raydpzv.experiment.initial_model import BottomPlan, base_sha256, bottom_model
+from raydpzv.experiment.initial_model import BottomPlan, base_sha256, bottom_model, bottom_module
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import (
     Prepared,
@@ -27,6 +27,7 @@ from raydpzv.experiment.prepare import (
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
+from raydpzv.lazy_import import torch
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.initial_weights import weights_sha256
 from raydpzv.privacy.mechanisms import Address
@@ -142,6 +143,12 @@ class PreparedVertical(Prepared):
         if not 0 <= client < len(self.clients):
             raise InputError(f"party: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
         return f"client {client}"
+
+    def module(self, name: str) -> torch.nn.Module:
+        if name == "server":
+            return self.server.head()
+        client = int(name.partition(" ")[2])
+        return bottom_module(self.spec, client, self.clients[client].x_train.shape[1:])
 
     def flat_model(self, name: str) -> FlatModel:
         if name == "server":

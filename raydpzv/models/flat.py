@@ -206,6 +206,12 @@ def _without_weights(make: Callable[[], torch.nn.Module]) -> torch.nn.Module | N
     return module
 
 
+def shapes(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    """Return a module on the meta device; with numbers, if its constructor needs them."""
+    found = _without_weights(make)
+    return make() if found is None else found
+
+
 def split_state(
     module: torch.nn.Module,
 ) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:

@@ -24,7 +24,16 @@ class MomentumDescent:
 
     def step(self, gradients: Sequence[torch.Tensor], scale: float = 1.0) -> None:
         """Take one step, `scale` times as long; the gradients in the order of the flat vector's parameters."""
-        gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])
         if self._velocity is not None:
-            gradient = self._velocity.mul_(self._momentum).add_(gradient)
-        self._x.add_(gradient, alpha=-self.lr * scale)
+            self._velocity.mul_(self._momentum)
+            _add(self._velocity, gradients, 1.0)
+            gradients = [self._velocity]
+        _add(self._x, gradients, -self.lr * scale)
+
+
+def _add(x: torch.Tensor, pieces: Sequence[torch.Tensor], alpha: float) -> None:
+    """x += alpha · (pieces, one after the other), without a copy of them all."""
+    start = 0
+    for piece in pieces:
+        x[start : start + piece.numel()].add_(piece.reshape(-1), alpha=alpha)
+        start += piece.numel()

@@ -160,6 +160,11 @@ class Verdict:
         return " ".join((self.lead, *self.rest))
 
     @property
+    def sentences(self) -> tuple[str, ...]:
+        """Each ε in words, a sentence each."""
+        return tuple(_SENTENCE_END.split(self.bounds))
+
+    @property
     def rest(self) -> tuple[str, ...]:
         """What follows the lead, for a page."""
         mind = f"Mind: {'; '.join(self.caveats)}." if self.caveats else ""

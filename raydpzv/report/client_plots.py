@@ -1,4 +1,4 @@
-"""Pictures per client: how stale its cached embeddings were, and when it was at work."""
+"""Pictures per client: how stale its cached embeddings were, when it was at work, and whose records it holds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import StrMethodFormatter
 
 from raydpzv.arrow_columns import array, numbers
 from raydpzv.records import metrics
@@ -22,6 +23,7 @@ from raydpzv.settings.party_names import label
 
 _MOST_CLIENTS = 20
 _MOST_PANELS = 6
+_MOST_NAMED = 20
 _SHORTEST = 1 / 400  # of the window: two pixels
 _TYPICAL_TRIPS, _MOST_TRIPS = 10, 40
 
@@ -199,3 +201,51 @@ def _window(trips: Sequence[metrics.Activity]) -> float:
         typical = max(float(np.nanmax([t.served[-1], t.applied[-1]])) for t in trips if len(t.woke))
     busiest = min((float(w[_MOST_TRIPS]) for w in wakes if len(w) > _MOST_TRIPS), default=math.inf)
     return min(typical, busiest) or max(float(w[-1]) for w in wakes) or 1.0
+
+
+def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:
+    """Draw how many records each user has, coloured by silo: Uldp-FL's figure 13; equal ones once."""
+    found = [(run, counts_of(run.rows["pair"])) for run in runs if run.rows["pair"].num_rows]
+    different: list[tuple[RunView, np.ndarray]] = []
+    for run, counts_SU in found:
+        if not any(np.array_equal(counts_SU, known) for _, known in different):
+            different.append((run, counts_SU))
+    if not different:
+        return None
+    figure, axes = plots.canvas(8.0, 1.0 + 2.8 * len(different), rows=len(different))
+    most = max(len(counts_SU) for _, counts_SU in different)
+    for ax, (run, counts_SU) in zip(axes.flat, different, strict=True):
+        _stack(ax, counts_SU)
+        plots.head(ax, "Records per user" + (f": {run.label}" if len(different) > 1 else ""))
+        ax.set_ylabel("records")
+        ax.yaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
+    axes[-1, 0].set_xlabel("users, from most records to fewest")
+    if most <= _MOST_NAMED:
+        handles = [Patch(color=_colour(silo), label=f"silo {silo}") for silo in range(most)]
+        plots.legend(figure, handles)
+    caption = "Records of each user, coloured by the silo that holds them."
+    if len(found) > len(different):
+        caption += " Runs on the same users and silos are drawn once."
+    return ReportFigure("records_per_user", caption, figure)
+
+
+def counts_of(pair: pa.Table) -> np.ndarray:
+    """Return n_su, int64 [S, U], of a run's `pair` rows."""
+    users, silos = array(pair.column("user")), array(pair.column("silo"))
+    counts_SU = np.zeros((silos.max() + 1, users.max() + 1), np.int64)
+    counts_SU[silos, users] = array(pair.column("records"))
+    return counts_SU
+
+
+def _stack(ax: Axes, counts_SU: np.ndarray) -> None:
+    counts_SU = counts_SU[:, np.argsort(-counts_SU.sum(0), kind="stable")]
+    tops_SU = np.cumsum(counts_SU, axis=0)
+    edges = np.arange(counts_SU.shape[1] + 1) + 0.5
+    for silo, top_U in enumerate(tops_SU):
+        ax.stairs(top_U, edges, baseline=top_U - counts_SU[silo], fill=True, color=_colour(silo), linewidth=0)
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(bottom=0)
+
+
+def _colour(silo: int) -> str:
+    return plots.PALETTE[silo % len(plots.PALETTE)]

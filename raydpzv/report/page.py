@@ -20,13 +20,14 @@ import jinja2
 import tomli_w
 from markupsafe import Markup
 
-from raydpzv.errors import InputError
+from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_atomically
 from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.schema import EMPTY
+from raydpzv.records.schema import EMPTY, SCHEMAS
+from raydpzv.records.store import Rows, read_rows
 from raydpzv.report import (
     client_plots,
     measure_plots,
@@ -53,7 +54,7 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     run_plots.missed_over_updates,
     run_plots.lag_histogram,
     run_plots.epsilon_over_updates,
-    run_plots.records_per_user,
+    client_plots.records_per_user,
     client_plots.staleness_by_client,
     client_plots.timeline,
 )
@@ -69,7 +70,7 @@ class ReportedRun:
     """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON.
 
     withheld: what a private run's page leaves out, in words; "" if it shows all that there is. operators: whether the
-    page of a private run shows what must not leave.
+    page of a private run shows what must not leave. damaged: what is said of rows that cannot be read.
     """
 
     view: RunView
@@ -78,6 +79,7 @@ class ReportedRun:
     environment: str
     withheld: str = ""
     operators: bool = False
+    damaged: tuple[str, ...] = ()
 
 
 def write_report(
@@ -121,8 +123,23 @@ def write_page(
     drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
     page = (runs[0] if out is None else out) / "report.html"
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(page, rendered("page", **_words(folders, targets, drawn)).encode())
+    write_atomically(page, rendered("page", **words(folders, targets, drawn)).encode())
     return page, drawn
+
+
+def live_page(run: ReportedRun, version: str) -> str:
+    """Return the page of a run that is watched; it is loaded again when the server has another version."""
+    drawn = [found for draw in DRAWINGS if (found := draw([run.view]))]
+    return rendered("page", version=version, **words([run], (), drawn))
+
+
+def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> ReportedRun:
+    """Return what a page shows of a run without a summary of its own, to its operator."""
+    environment = _shown(folder.environment())
+    view = RunView("", summary, rows)
+    return ReportedRun(
+        view, folder.scenario(), folder.settings(), environment, operators=is_withheld(summary)
+    )
 
 
 def write_pictures(
@@ -164,14 +181,31 @@ def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
         )
     private = is_withheld(summary)
     if operator or not private:
-        view = RunView("", summary, folder.rows())
-        return ReportedRun(view, scenario, settings, _shown(environment), operators=private)
+        rows, damaged = _rows(folder)
+        view = RunView("", summary, rows)
+        return ReportedRun(
+            view, scenario, settings, _shown(environment), operators=private, damaged=tuple(damaged)
+        )
     if not folder.published:
         found = publication(summary, settings, environment)
         summary, settings, environment = found.summary, found.settings, found.environment
         scenario = tomli_w.dumps(settings)
     withheld = str(summary["published"]["withheld"])
     return ReportedRun(RunView("", summary, EMPTY), scenario, settings, _shown(environment), withheld)
+
+
+def _rows(folder: RunFolder) -> tuple[Rows, list[str]]:
+    """Return the rows, and what is damaged; a damaged part leaves out the rows of its type alone."""
+    try:
+        return folder.rows(), []
+    except DataError:
+        found, damaged = dict(EMPTY), []
+        for name in SCHEMAS:
+            try:
+                found[name] = read_rows(folder.path, name)
+            except DataError as error:
+                damaged.append(str(error))
+        return found, damaged
 
 
 def _shown(environment: Mapping[str, Any]) -> str:
@@ -189,17 +223,21 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def rendered(template: str, **words: Any) -> str:
-    """Return a page made of the template of this name; data: what its charts draw, as JSON, if it has any."""
+def rendered(template: str, **said: Any) -> str:
+    """Return a page made of the template of this name.
+
+    data: what its charts draw, as JSON, if it has any; version: of a page that is watched (`page.js`).
+    """
     library = f"/*\n{asset('uPlot.LICENSE')}*/\n{asset('uPlot.iife.min.js')}"
-    scripts = [library, asset("page.js")] if words.get("data") else []
+    scripts = [library, asset("page.js")] if said.get("data") else []
     hashes = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
     frame = {
         "style": Markup(asset("uPlot.min.css") + asset("page.css")),
         "scripts": [Markup(script) for script in scripts],
+        "version": "",
         "allowed": Markup(" ".join(f"'sha256-{h}'" for h in hashes) or "'none'"),
     }
-    return _templates().get_template(f"{template}.html.jinja").render(frame | words)
+    return _templates().get_template(f"{template}.html.jinja").render(frame | said)
 
 
 @cache
@@ -218,18 +256,18 @@ def _data(folders: Sequence[ReportedRun], drawn: Sequence[ReportFigure]) -> dict
     """Return what the page's charts draw."""
     views = [f.view for f in folders]
     clocks = {(f.settings.get("clock") or {}).get("kind", "virtual") for f in folders}
-    words, tables = page_data.axes(views, clocks.pop() if len(clocks) == 1 else "virtual")
+    axes, tables = page_data.axes(views, clocks.pop() if len(clocks) == 1 else "virtual")
     of = [f" of {view.label}" if len(views) > 1 else "" for view in views]
     heats = [page_data.heat(view, f"Staleness{of[i]}") for i, view in enumerate(views)]
     lines = [page_data.timeline(view, f"Round trips{of[i]}", len(views)) for i, view in enumerate(views)]
     return {
-        "axes": words,
+        "axes": axes,
         "tables": tables,
         "charts": [*page_data.charts(drawn), *filter(None, lines), *filter(None, heats)],
     }
 
 
-def _words(
+def words(
     folders: Sequence[ReportedRun], targets: Sequence[float], drawn: Sequence[ReportFigure]
 ) -> dict[str, Any]:
     """Return what the page says."""
@@ -268,6 +306,7 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "warnings": summary.get("warnings", []),
         "withheld": folder.withheld,
         "operators": folder.operators,
+        "damaged": folder.damaged,
         "summary": run_summary.published_rows(summary)
         if folder.withheld
         else run_summary.summary_rows(summary, clock),

@@ -194,7 +194,9 @@ def heat(run: RunView, title: str) -> Data | None:
         "kind": "heat",
         "id": "staleness_over_updates",
         "title": title,
-        "caption": "How old the models (horizontal) or embeddings (vertical) of each client were when they were used.",
+        "caption": "Updates made between a client's reading of the model and its own."
+        if run.horizontal
+        else "Server rounds since a client's cached embeddings were refreshed, when they were used.",
         "words": "mean lag (updates)" if run.horizontal else "mean age of used embeddings (rounds)",
         "lanes": names,
         "spans": spans,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,17 +31,20 @@ def first_tensors(
     found, place = [], 0
     for name, shape in shapes:
         size = int(np.prod(shape, dtype=np.int64))
-        found.append(_first(name, shape, flat[place : place + size], key, base.get(name)))
+        found.append(_first(name, shape, flat[place : place + size], key, base))
         place += size
     return tuple(found)
 
 
 def _first(
-    name: str, shape: tuple[int, ...], values: Floats, key: Key | None, given: RawTensor | None
+    name: str, shape: tuple[int, ...], values: Floats, key: Key | None, base: Mapping[str, RawTensor]
 ) -> SeedTensor:
-    there = None if given is None or given.shape != shape else given.values
-    if there is not None and _same(there.ravel(), values):
-        return SeedTensor(name, shape, "weights")
+    for given in _names(name):
+        there = base[given].values if given in base else None
+        if there is not None and there.shape == shape and _same(there.ravel(), values):
+            return SeedTensor(name, shape, "weights", given=given)
+    if not len(values):
+        return SeedTensor(name, shape, "stored", values=values)
     if _same(np.full_like(values, values[0]), values):
         return SeedTensor(name, shape, "constant", float(values[0]))
     if key is not None:
@@ -50,6 +53,14 @@ def _first(
         if (bound := _bound(words, values)) is not None:
             return SeedTensor(name, shape, "uniform", bound, words)
     return SeedTensor(name, shape, "stored", values=values)
+
+
+def _names(name: str) -> Iterator[str]:
+    """Yield a tensor's name, and the same without the modules around it: adapters' names have some before."""
+    yield name
+    while "." in name:
+        name = name.partition(".")[2]
+        yield name
 
 
 def _bound(key: bytes, values: Floats) -> float | None:
@@ -84,7 +95,7 @@ def initial_vector(
     base: tensors by name; where: their file. Raises InputError where a tensor is missing, or where they are not those
     of the seed file.
     """
-    lacking = [t.name for t in model.tensors if t.start == "weights" and t.name not in (base or {})]
+    lacking = [t.given for t in model.tensors if t.start == "weights" and t.given not in (base or {})]
     if lacking:
         what = f"the weights in {where} lack" if base is not None else "give --weights with"
         raise InputError(
@@ -107,7 +118,7 @@ def _values(tensor: SeedTensor, base: Mapping[str, RawTensor]) -> Floats:
         return np.full(tensor.size, tensor.number, np.float32)
     if tensor.start == "uniform":
         return _draws(tensor.key, tensor.size) * np.float32(tensor.number)
-    given = base[tensor.name]
+    given = base[tensor.given]
     values = given.values
     if values is None or given.shape != tensor.shape:
         raise InputError(

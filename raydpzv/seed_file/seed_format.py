@@ -22,7 +22,7 @@ from raydpzv.keys import direction_seeds, step_seeds
 MAGIC, VERSION = b"SEEDS", 1
 _SUM = 32
 """Bytes of a SHA-256."""
-LAWS = ("gaussian", "sphere", "rademacher", "torch_normal")
+LAWS = ("gaussian", "sphere", "rademacher", "rank_one", "torch_normal")
 """Laws of directions that this version rebuilds."""
 OPTIMIZERS = ("sgd", "signsgd", "adam", "svrg")
 OPTIONS = ("momentum", "damped", "beta2", "v0", "epoch")
@@ -33,9 +33,11 @@ FORMS: tuple[ScalarForm, ...] = get_args(ScalarForm)
 StartKind = Literal["stored", "constant", "uniform", "weights"]
 _STARTS: tuple[StartKind, ...] = get_args(StartKind)
 _OF_MODEL = {
-    *("name", "tensors", "initial", "result", "average", "phases"),
+    *("name", "tensors", "factors", "initial", "result", "average", "phases"),
     *("root", "scalars", "size"),
 }
+_LONGEST = 1 << 26
+"""Bytes of a header's text at most."""
 _LENGTH = struct.Struct("<I")
 _HEAD = len(MAGIC) + 1 + _LENGTH.size
 """Bytes before the header: magic, version, the header's length."""
@@ -48,7 +50,8 @@ class SeedTensor:
     """One trained tensor: its name, its shape, and where its values before the first update come from.
 
     start: stored (`values`), constant (`number`), uniform (of the 128-bit `key`, on ±`number`) or weights: of a file of
-    weights that the reader has, under the same name.
+    weights that the reader has, under the name `given`. lr, smoothing: factors of the step size and the smoothing
+    radius.
     """
 
     name: str
@@ -56,7 +59,10 @@ class SeedTensor:
     start: StartKind
     number: float = 0.0
     key: bytes = b""
+    given: str = ""
     values: Floats | None = None
+    lr: float = 1.0
+    smoothing: float = 1.0
 
     @property
     def size(self) -> int:
@@ -158,6 +164,8 @@ def encode_seed_file(file: SeedFile) -> bytes:
 def _about(model: SeededModel) -> dict[str, Any]:
     """Return what the header says of a model."""
     about: dict[str, Any] = {"name": model.name, "tensors": [_source(tensor) for tensor in model.tensors]}
+    factors = [[tensor.lr, tensor.smoothing] for tensor in model.tensors]
+    about |= {"factors": factors} if any(pair != [1, 1] for pair in factors) else {}
     about |= {"initial": model.initial.hex(), "result": model.result.hex()}
     about |= {} if model.average is None else {"average": model.average}
     about["phases"] = [[p.updates, p.steps, p.perturbations, p.lr] for p in model.phases]
@@ -171,6 +179,7 @@ def _about(model: SeededModel) -> dict[str, Any]:
 
 def _source(tensor: SeedTensor) -> list[Any]:
     source: list[Any] = [tensor.name, list(tensor.shape), tensor.start]
+    source += [tensor.given] if tensor.start == "weights" else []
     source += [_shortest(np.float32(tensor.number))] if tensor.start in ("constant", "uniform") else []
     return source + ([f"{int.from_bytes(tensor.key, 'little'):x}"] if tensor.start == "uniform" else [])
 
@@ -212,7 +221,7 @@ def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
         )
     try:
         (length,) = _LENGTH.unpack_from(body, len(MAGIC) + 1)
-        about = json.loads(zlib.decompress(body[_HEAD : _HEAD + length]))
+        about = json.loads(_inflated(body[_HEAD : _HEAD + length]))
         _require_known(about, path)
         numbers = _Numbers(body, _HEAD + length)
         models = tuple(_model(each, about["seeds"] == "steps", numbers) for each in about["models"])
@@ -237,6 +246,15 @@ def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
         ) from None
 
 
+def _inflated(header: bytes) -> bytes:
+    """Return a header as text. Raises ValueError for one that would fill the memory."""
+    stream = zlib.decompressobj()
+    text = stream.decompress(header, _LONGEST)
+    if not stream.eof or stream.unused_data:
+        raise ValueError("its header is no whole zlib stream, or too long")
+    return text
+
+
 def _require_known(about: Mapping[str, Any], path: object) -> None:
     """Raise DataError for a law or a rule of another version, ValueError for another key of the header."""
     law, rule = str(about["law"]), dict(about["rule"])
@@ -257,7 +275,13 @@ def _require_known(about: Mapping[str, Any], path: object) -> None:
 def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> SeededModel:
     if unknown := about.keys() - _OF_MODEL:
         raise ValueError(f"no key {min(unknown)} of a model is known")
-    tensors = tuple(_tensor(*each, numbers=numbers) for each in about["tensors"])
+    factors = about.get("factors", [[1.0, 1.0]] * len(about["tensors"]))
+    tensors = tuple(
+        replace(_tensor(*each, numbers=numbers), lr=float(lr), smoothing=float(smoothing))
+        for each, (lr, smoothing) in zip(about["tensors"], factors, strict=True)
+    )
+    if not all(0 < factor < math.inf for tensor in tensors for factor in (tensor.lr, tensor.smoothing)):
+        raise ValueError("a factor is not a finite number above 0")
     if not 0 < sum(tensor.size for tensor in tensors) <= MOST_PARAMETERS:
         raise ValueError(f"a model wants 1 to {MOST_PARAMETERS:,} parameters")
     phases = tuple(StepPhase(int(u), int(k), int(p), float(lr)) for u, k, p, lr in about["phases"])
@@ -287,14 +311,14 @@ def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> See
     return SeededModel(str(about["name"]), tensors, initial, result, phases, seeds, scalars, form, average)
 
 
-def _tensor(
-    name: str, shape: Sequence[int], start: str, number: float = 0.0, key: str = "", *, numbers: _Numbers
-) -> SeedTensor:
-    tensor = SeedTensor(
-        *(str(name), tuple(map(int, shape)), _STARTS[_STARTS.index(start)]),
-        *(float(number), int(key, 16).to_bytes(16, "little") if key else b""),
-    )
-    return replace(tensor, values=numbers.array("<f4", tensor.size)) if start == "stored" else tensor
+def _tensor(name: str, shape: Sequence[int], start: str, *more: Any, numbers: _Numbers) -> SeedTensor:
+    tensor = SeedTensor(str(name), tuple(map(int, shape)), _STARTS[_STARTS.index(start)])
+    if start == "stored":
+        return replace(tensor, values=numbers.array("<f4", tensor.size))
+    if start == "weights":
+        return replace(tensor, given=str(more[0]))
+    tensor = replace(tensor, number=float(more[0]))
+    return tensor if start == "constant" else replace(tensor, key=int(more[1], 16).to_bytes(16, "little"))
 
 
 class _Numbers:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import InputError, ReplayMismatch
-from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.experiment.initial_model import MODEL, BottomPlan, FirstModel, ModelPlan
 from raydpzv.files import sha256, write_atomically
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import SERVER_PARTY, Key, pool_seeds, step_words
@@ -31,6 +31,7 @@ from raydpzv.seed_file.seed_format import (
     SeedFile,
     SeedRoot,
     Seeds,
+    SeedTensor,
     StepPhase,
     as_float16,
     decode_seed_file,
@@ -40,23 +41,19 @@ from raydpzv.seed_file.seed_format import (
     smallest_form,
     widths_of,
 )
-from raydpzv.seed_file.seed_replay import rebuilt
+from raydpzv.seed_file.seed_replay import rebuilt, trained_names
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors
-
-if TYPE_CHECKING:
-    from raydpzv.models.flat import FlatModel
+from raydpzv.zo.spans import factors
+from raydpzv.zo.update import Rule
 
 _NOTHING = bytes(32)
-_UNNAMED = "parameters"
-"""The one tensor of a model whose module is not here to name its own."""
 
 
 @dataclass(frozen=True)
 class SeedFileFacts:
     """What was written: bytes in all, of them first weights; scalars, their forms; whether each bit is kept.
 
-    verdict: on the run's privacy. models: digests of their results by name; unnamed: those that are one tensor without
-    a name of its own.
+    verdict: on the run's privacy. models: digests of their results by name.
     """
 
     size: int
@@ -66,7 +63,6 @@ class SeedFileFacts:
     exact: bool
     verdict: str
     models: Mapping[str, str]
-    unnamed: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -75,9 +71,8 @@ class _Planned:
 
     name: str
     party: int | None
-    first: np.ndarray
+    first: FirstModel
     key: Key
-    module: Callable[[], FlatModel]
     weights: str | None
 
 
@@ -87,19 +82,20 @@ def publish_seed_file(
     *,
     client: int | None = None,
     form: ScalarForm | None = None,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
 ) -> SeedFileFacts:
     """Write the seed file of a finished run to `out`, after a rebuild from its bytes; return what it has.
 
     client: of a vertical run, its model alone. form: of the scalars; None: the smallest that keeps every bit. weights:
-    a file that readers have; None: the scenario's. Raises InputError if nothing may leave or the run has no seeds,
-    DataError if its folder is damaged, ReplayMismatch if the rebuilt models are not those on record.
+    what readers have, a file or "module:attribute"; None: the scenario's file. Raises InputError if nothing may leave
+    or the run has no seeds, DataError if its folder is damaged, ReplayMismatch if the rebuilt models are not those on
+    record.
     """
     folder = RunFolder.open(path)
     verdict = _require_leaving(folder)
     if out.is_dir() or (out.exists() and not out.read_bytes().startswith(MAGIC)):
         raise InputError(f"{out}: holds something else than a seed file; choose another --out, or delete it")
-    file, unnamed, base = _file_of(folder, client, form, weights)
+    file, base = _file_of(folder, client, form, weights)
     models, exact = [], True
     on_record = models_on_record(folder)
     for model in file.models:
@@ -120,7 +116,6 @@ def publish_seed_file(
     return SeedFileFacts(
         *(len(data), stored, scalars, sorted({model.form for model in models}), exact, verdict),
         {model.name: model.result.hex() for model in models},
-        unnamed,
     )
 
 
@@ -138,9 +133,9 @@ def _require_leaving(folder: RunFolder) -> str:
 
 
 def _file_of(
-    folder: RunFolder, client: int | None, form: ScalarForm | None, weights: Path | None
-) -> tuple[SeedFile, list[str], dict[str, RawTensor] | None]:
-    """Return a run's seed file without digests of results, models without names, and the weights that readers have."""
+    folder: RunFolder, client: int | None, form: ScalarForm | None, weights: str | Path | None
+) -> tuple[SeedFile, dict[str, RawTensor] | None]:
+    """Return a run's seed file without digests of results, and the weights that readers have."""
     spec = folder.spec()
     if spec.descriptor.rule is None or not folder.ledger.exists():
         raise InputError(
@@ -149,7 +144,7 @@ def _file_of(
     plan, planned = _planned(folder, client)
     weights = weights or next(filter(None, (_readable(one.weights) for one in planned)), None)
     base = None if weights is None else read_tensors(weights)
-    unnamed, models = [], []
+    models = []
     with Ledger.open(folder.ledger, expect=plan.header()) as ledger:
         header = ledger.header
         if header.shifted:
@@ -158,11 +153,7 @@ def _file_of(
                 "would give away; nothing was written"
             )
         for one in planned:
-            shapes = _shapes(one, header)
-            if shapes is None:
-                unnamed.append(one.name)
-                shapes = [(_UNNAMED, (len(one.first),))]
-            tensors = first_tensors(shapes, one.first, one.key, base or {})
+            tensors = _tensors(one, plan.updates.rule, base or {})
             mine = ledger.since(0) if one.party is None else ledger.since(0).of(one.party)
             if header.pool:
                 mine = _summed(mine, pool_seeds(Key(spec.seed), header.pool))
@@ -170,9 +161,8 @@ def _file_of(
             average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
     models = [_in_form(model, form or smallest_form(model.scalars)) for model in models]
-    trained = {tensor.name for model in models for tensor in model.tensors}
-    frozen = frozen_sha256(base, trained) if base else b""
-    return _file(header, models, frozen), unnamed, base
+    frozen = frozen_sha256(base, trained_names(models)) if base else b""
+    return _file(header, models, frozen), base
 
 
 def _summed(updates: Slice, pool: np.ndarray) -> Slice:
@@ -201,9 +191,8 @@ def _planned(folder: RunFolder, client: int | None) -> tuple[Any, list[_Planned]
             raise InputError("--client: all clients train one model; leave it out")
         one = cast(HorizontalScenario, found)
         whole = ModelPlan.of(one, folder.environment(), folder.first_models())
-        first = whole.replica(follows_secret=False).state()[0]
         key = Key(one.seed) / "model"
-        return whole, [_Planned(MODEL, None, first, key, whole.model, one.model.weights)]
+        return whole, [_Planned(MODEL, None, whole.first_model(), key, one.model.weights)]
     spec = cast(VerticalScenario, found)
     plan = BottomPlan.of(spec, folder.environment(), folder.first_models())
     clients = range(spec.split.clients)
@@ -211,8 +200,7 @@ def _planned(folder: RunFolder, client: int | None) -> tuple[Any, list[_Planned]
         raise InputError(f"--client: wanted 0..{len(clients) - 1}, got {client}")
     return plan, [
         _Planned(
-            *(f"client {m}", m, plan.replica(m).state()[0], Key(spec.seed) / "client" / m),
-            lambda m=m: plan.model(m),  # type: ignore[misc]
+            *(f"client {m}", m, plan.first_model(m), Key(spec.seed) / "client" / m),
             spec.model.weights_of(m, spec.party_names),
         )
         for m in (clients if client is None else [client])
@@ -226,15 +214,15 @@ def _readable(weights: str | None) -> Path | None:
     return Path(weights)
 
 
-def _shapes(one: _Planned, header: Header) -> list[tuple[str, tuple[int, ...]]] | None:
-    """Return the names and shapes of a model's tensors; None if its module is not here, or is another one now."""
-    try:
-        module = one.module()
-    except InputError:  # the user's object, or its weights, are elsewhere
-        return None
-    if module.layout != header.models[one.name].layout:
-        return None
-    return [(name, tuple(p.shape)) for name, p in module.trained.items()]
+def _tensors(one: _Planned, rule: Rule, base: Mapping[str, RawTensor]) -> tuple[SeedTensor, ...]:
+    """Return a model's tensors before the first update, with the factors that groups give them."""
+    shapes = one.first.shapes
+    found = first_tensors(shapes, one.first.flat, one.key, base)
+    groups = factors(rule.groups, shapes)
+    return tuple(
+        replace(tensor, lr=group.lr, smoothing=group.smoothing)
+        for tensor, group in zip(found, groups, strict=True)
+    )
 
 
 def _model(
@@ -250,7 +238,7 @@ def _model(
     root = SeedRoot(step_words(key) if step_seeds else key.direction_words, party)
     same = np.array_equal(seeds_of_root(root, phases, step_seeds), seeds)
     given: SeedRoot | Seeds = root if same else seeds
-    initial = bytes.fromhex(sha256(one.first))
+    initial = bytes.fromhex(sha256(one.first.flat))
     return SeededModel(
         one.name, tensors, initial, _NOTHING, phases, given, np.array(mine.scalar), average=average
     )

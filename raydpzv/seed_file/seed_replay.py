@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import glob
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ from raydpzv.seed_file.seed_format import (
     widths_of,
 )
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors, write_tensors
+from raydpzv.zo.spans import Group
 from raydpzv.zo.update import Rule
 
 
@@ -45,11 +48,16 @@ def rebuilt(
     x = initial_vector(model, base, where)
     if file.law == "torch_normal":
         return _by_torch(file, model, x)
-    replica = Replica(x, rule_of(file), step_seeds=file.step_seeds)
+    replica = Replica(x, rule_of(file, model), step_seeds=file.step_seeds, threads=_cores())
     tail = ModelAverage(model.average)
     replica.follow(updates_of(file, model), None if model.average is None else tail)
     mean = tail.mean()
     return replica.state()[0] if mean is None else mean
+
+
+def _cores() -> int:
+    """Return how many cores this process may use; threads move no bits."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _by_torch(file: SeedFile, model: SeededModel, x: Floats) -> Floats:
@@ -79,10 +87,13 @@ def normals_of_torch(seed: int, shapes: Sequence[tuple[int, ...]]) -> Floats:
     return np.concatenate([z.numpy().ravel() for z in drawn])
 
 
-def rule_of(file: SeedFile) -> Rule:
-    """Return the rule by which a file's pairs move its models."""
-    numbers = dict(file.options)
-    return Rule(
+def rule_of(file: SeedFile, model: SeededModel) -> Rule:
+    """Return the rule by which a file's pairs move one of its models."""
+    numbers, tensors = dict(file.options), model.tensors
+    groups = [
+        (glob.escape(t.name), Group(t.lr, t.smoothing)) for t in tensors if (t.lr, t.smoothing) != (1, 1)
+    ]
+    rule = Rule(
         cast(Any, file.law),
         numbers.get("momentum", 0.0),
         bool(numbers.get("damped", 0.0)),
@@ -90,7 +101,9 @@ def rule_of(file: SeedFile) -> Rule:
         beta2=numbers.get("beta2", 0.0),
         v0=numbers.get("v0", 0.0),
         epoch=int(numbers.get("epoch", 0)),
+        groups=tuple(groups),
     )
+    return rule.on(tuple((tensor.name, tensor.shape) for tensor in tensors))
 
 
 def updates_of(file: SeedFile, model: SeededModel) -> Slice:
@@ -116,7 +129,7 @@ def _repeated(phases: Sequence[StepPhase], values: Sequence[Any], dtype: Any) ->
 
 
 def replay_seed_file(
-    path: Path, weights: Path | None = None, names: Sequence[str] | None = None
+    path: Path, weights: str | Path | None = None, names: Sequence[str] | None = None
 ) -> dict[str, tuple[SeededModel, Floats]]:
     """Return the models of a seed file by name, rebuilt and compared with its digests. names: of these alone.
 
@@ -132,6 +145,8 @@ def replay_seed_file(
             f"{weights}: other weights beside the trained ones: sha256 {digest.hex() or 'of none'}, the seed "
             f"file wants {file.frozen.hex()}; give the weights that the training started from"
         )
+    chosen = [known[name] for name in names or known]
+    _require_memory(path, sum(model.size for model in chosen))
     found = {}
     for name in names or known:
         x = rebuilt(file, known[name], base, weights or path)
@@ -144,12 +159,29 @@ def replay_seed_file(
     return found
 
 
+def _require_memory(path: Path, parameters: int) -> None:
+    """Refuse models that this machine cannot hold twice, before anything of their size is made."""
+    if not hasattr(os, "sysconf"):
+        return
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 8 * parameters > there:
+        raise InputError(
+            f"{path}: has {parameters:,} parameters, which want {8 * parameters / 2**30:,.0f} GiB, and this machine "
+            f"has {there / 2**30:,.0f}; use a larger machine, or ask for one model with --client"
+        )
+
+
 def _frozen(file: SeedFile, base: Mapping[str, RawTensor]) -> bytes:
-    return frozen_sha256(base, {tensor.name for model in file.models for tensor in model.tensors})
+    return frozen_sha256(base, trained_names(file.models))
+
+
+def trained_names(models: Iterable[SeededModel]) -> set[str]:
+    """Return the names of trained tensors, their own and those in a file of first weights."""
+    return {name for model in models for tensor in model.tensors for name in (tensor.name, tensor.given)}
 
 
 def write_rebuilt(
-    out: Path, models: Mapping[str, tuple[SeededModel, Floats]], weights: Path | None = None
+    out: Path, models: Mapping[str, tuple[SeededModel, Floats]], weights: str | Path | None = None
 ) -> list[str]:
     """Write rebuilt models as named tensors, with the other tensors of `weights`; return the tensors' names.
 
@@ -161,6 +193,7 @@ def write_rebuilt(
         place = 0
         for tensor in model.tensors:
             values = x[place : place + tensor.size].reshape(tensor.shape)
+            tensors.pop(tensor.given, None)
             tensors[begin + tensor.name] = RawTensor.of(values)
             place += tensor.size
     write_tensors(out, tensors)

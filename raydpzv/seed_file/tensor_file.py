@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_atomically
+from raydpzv.foreign import is_foreign
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT32 = "F32"
@@ -45,10 +46,11 @@ class RawTensor(NamedTuple):
         return np.frombuffer(self.data, "<f4").astype(np.float32).reshape(self.shape)
 
 
-def read_tensors(path: Path) -> dict[str, RawTensor]:
-    """Return a file's tensors by name. Raises DataError."""
-    if path.suffix != ".safetensors":
-        return _of_torch(path)
+def read_tensors(word: str | Path) -> dict[str, RawTensor]:
+    """Return tensors by name, of a file or of what "module:attribute" names. Raises DataError, SpecError."""
+    path = Path(word)
+    if is_foreign(str(word)) or path.suffix != ".safetensors":
+        return _of_torch(str(word))
     try:
         data = path.read_bytes()
         begin = 8 + _LENGTH.unpack_from(data)[0]
@@ -72,11 +74,11 @@ def read_tensors(path: Path) -> dict[str, RawTensor]:
     return found
 
 
-def _of_torch(path: Path) -> dict[str, RawTensor]:
+def _of_torch(word: str) -> dict[str, RawTensor]:
     from raydpzv.models.initial_weights import read_weights  # loads torch
 
     found = {}
-    for name, tensor in read_weights(str(path)).items():
+    for name, tensor in read_weights(word).items():
         if tensor.is_floating_point():
             found[name] = RawTensor.of(tensor.detach().float().contiguous().numpy())
     return found

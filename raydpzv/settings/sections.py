@@ -152,6 +152,11 @@ class ModelSection(BottomSection):
             given.get(names[party]) if isinstance(party, int) and party < len(names) else None
         )
 
+    def stand_in(self, name: str) -> Self:
+        """Return the same with another bottom model in place of each, and without weights; name: of a user's own."""
+        none = dict.fromkeys(("bottoms", "options", "weights", "partial_weights", "folder", "lora"))
+        return self.model_copy(update={**none, "bottom": name, "initial": "random", "engine": "auto"})
+
     @property
     def head_widths(self) -> tuple[int, ...]:
         """Hidden widths of the mlp head."""
@@ -400,6 +405,8 @@ class CommonSections(Section):
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state, the user's objects, which another process may not have, and digests of files of weights."""
         state, files = super().__getstate__(), [word for word in self.weights if not is_foreign(word)]
+        if folder := getattr(getattr(self, "model", None), "folder", None):
+            files += [str(path) for path in sorted(Path(folder).glob("*")) if path.is_file()]
         digests = {path: file_sha256(Path(path)) for path in files}
         return state | ({"own": packed(self.own)} if self.own else {}) | ({"files": digests} if files else {})
 

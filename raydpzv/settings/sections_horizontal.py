@@ -5,7 +5,7 @@ As in `sections`, the docstring under each field is its line in the settings pag
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -84,6 +84,11 @@ class WholeModelSection(Section):
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and logistic on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where the model is small enough for them to be quicker, else torch."""
+
+    def stand_in(self, name: str) -> Self:
+        """Return the same with another model in place of this one, and without weights; name: of a user's own."""
+        none = dict.fromkeys(("options", "weights", "partial_weights", "folder", "lora"))
+        return self.model_copy(update={**none, "kind": name, "engine": "auto"})
 
 
 class HorizontalPrivacySection(Section):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MOST_ROWS = 1 << 13
-"""Records at once, of all directions together."""
+"""Records or tokens at once, of all directions together."""
 _SMALL = 1 << 14
 """Parameters up to which a moved copy of all of them takes less time."""
 _LARGE = 1 << 22
@@ -56,7 +56,7 @@ class JointForward:
         self._multiplied: set[str] = set()
         self._now: Mapping[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._size = sum(self._parameters[name].numel() for name in offsets)
-        self._together = self._size <= _LARGE
+        self._together = self._mapped = self._size <= _LARGE
         self._works: bool | None = None
 
     def usable(self, directions: Sequence[Direction], x: torch.Tensor) -> bool:
@@ -147,8 +147,10 @@ class JointForward:
                 self._now = {}
 
         count = len(next(iter(points.products.values()))[0])
-        step = max(1, _MOST_ROWS // max(1, len(x))) if self._together else 1
-        if step > 1:
+        rows = len(x) if x.is_floating_point() else x.numel()  # of token ids each is a row
+        step = max(1, _MOST_ROWS // max(1, rows)) if self._together else 1
+        self._mapped = step > 1
+        if self._mapped:
             scores: torch.Tensor = torch.func.vmap(at_point, chunk_size=step if step < count else None)(
                 *points
             )
@@ -178,9 +180,10 @@ class JointForward:
             if name not in self._now:
                 return None
             x, (a, b) = (inputs[0] if inputs else named["input"]), self._now[name]
-            if isinstance(layer, torch.nn.Linear):
-                return torch.addcmul(output, (x @ b).unsqueeze(-1), a)
-            return torch.addcmul(output, a[x].unsqueeze(-1), b)
+            factors, along = (x @ b, a) if isinstance(layer, torch.nn.Linear) else (a[x], b)
+            if self._mapped:
+                return torch.addcmul(output, factors.unsqueeze(-1), along)
+            return output.addcmul_(factors.unsqueeze(-1), along)  # nobody else holds it yet
 
         return hook
 

@@ -7,13 +7,14 @@ import sys
 
 import raydpzv
 from raydpzv.files import as_json as json_text
-from raydpzv.preflight import check
+from raydpzv.preflight import check, foretell
 from scenarios.command_options import CheckCommand
 
 
 def check_command(options: CheckCommand) -> None:
     """Print what was found."""
-    found = check(raydpzv.load(options.scenario, options.changes))
+    look = foretell if options.forecast else check
+    found = look(raydpzv.load(options.scenario, options.changes))
     if options.as_json:
         sys.stdout.write(json_text(dataclasses.asdict(found)))
         return

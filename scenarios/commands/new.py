@@ -15,7 +15,7 @@ from raydpzv.errors import DataError, InputError, SpecError, suggest
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from scenarios.command_options import NewCommand
-from scenarios.new_scenario import Proposal, public_constants, rare, scenario_text
+from scenarios.new_scenario import Proposal, label_constants, public_constants, rare, scenario_text
 
 _TARGETS = ("label", "target")
 
@@ -102,10 +102,10 @@ def check(proposal: Proposal) -> None:
                     f'--private: column "{column}" of "{name}" has {missing} empty cells, and what fills them in '
                     "would depend on other rows; fill them in, drop the rows or leave the column out of --parties"
                 )
-    if proposal.facts[proposal.target].values is None:
+    if proposal.of_numbers and not proposal.facts[proposal.target].numeric:
         raise DataError(
-            f"--target: wanted a column of 2 to {MOST_VALUES} classes (texts, whole numbers, true or false), and "
-            f'"{proposal.target}" of "{name}" is none; choose another'
+            f"--target: wanted a column of numbers, or of 2 to {MOST_VALUES} classes (texts, whole numbers, true or "
+            f'false), and "{proposal.target}" of "{name}" is none; choose another'
         )
 
 
@@ -118,7 +118,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     yield from rare(proposal)
     yield f"written: {path}"
     if held_back:
-        marked = len(public_constants(proposal))
+        marked = len(public_constants(proposal)) + len(label_constants(proposal))
         yield (
             f"before it runs: {marked} lines of it, marked PUBLIC?, were read from the data; replace each by what is "
             "known without the data, and delete the # before it"

@@ -75,10 +75,8 @@ def _compact(options: PublishCommand) -> None:
     print(
         f"written: {out}: {made.size:,} bytes, {made.scalars:,} scalars ({', '.join(made.forms)}), {unit} a scalar"
     )
-    if made.stored > made.size // 2:
+    if 4 * made.stored > made.size:
         print(f"{made.stored:,} bytes are first weights; give --weights FILE if readers have them")
-    for name in made.unnamed:
-        print(f"{named(name, names)}: its module is not here, so its tensors have no names: it is one vector")
     print(
         "rebuilt from the file, bit for bit"
         if made.exact

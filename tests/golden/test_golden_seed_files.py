@@ -43,7 +43,7 @@ def test_a_vector_rebuilds_the_model_on_record(name):
 
 def test_vectors_name_the_weights_that_they_need():
     (model,) = read_seed_file(FOLDER / "weights.seeds").models
-    assert [t.name for t in model.tensors if t.start == "weights"] == ["scale"]
+    assert [t.given for t in model.tensors if t.start == "weights"] == ["scale"]
     assert "scale" in BASE
 
 

@@ -65,8 +65,19 @@ def sample(
     file = SeedFile(law, (model,), of_steps, rule.pop("optimizer", "sgd"), rule)
     uses_base = any(tensor.start == "weights" for tensor in given)
     base = base_tensors() if uses_base else None
-    frozen = frozen_sha256(base, {tensor.name for tensor in given}) if base else b""
+    frozen = frozen_sha256(base, {tensor.given for tensor in given}) if base else b""
     return replace(file, models=(with_digests(file, model, base),), frozen=frozen)
+
+
+def grouped() -> tuple[SeedTensor, ...]:
+    """Matrices, vectors and a row, with factors of step size and smoothing radius."""
+    words = (KEY / "grouped").digest(16)
+    return (
+        *tensors(7)[:2],
+        SeedTensor("row", (1, 6), "constant", 0.0, lr=3.0),
+        SeedTensor("kernel", (4, 2, 3), "uniform", 0.5, words, lr=0.3, smoothing=0.7),
+        SeedTensor("last", (2, 600), "constant", 0.0, smoothing=0.1),
+    )
 
 
 BASE = {
@@ -80,7 +91,7 @@ ONE_STEP = (StepPhase(5, 1, 2, 0.1), StepPhase(2, 1, 1, 0.3))
 def vectors() -> dict[str, SeedFile]:
     """The test vectors: together every law, form, start and source of seeds that the example readers know."""
     wide = (SeedTensor("wide", (33_000,), "constant", 1.0),)
-    given = (*tensors()[:2], SeedTensor("scale", (3,), "weights"))
+    given = (*tensors()[:2], SeedTensor("model.scale", (3,), "weights", given="scale"))
     return {
         "gaussian": sample(),
         "momentum": sample(momentum=0.9, form="float16"),
@@ -88,6 +99,8 @@ def vectors() -> dict[str, SeedFile]:
         "signs": sample("rademacher", form="sign", derived=False),
         "wide_sphere": sample("sphere", given=wide, derived=False, of_steps=False, phases=ONE_STEP),
         "wide_signs": sample("rademacher", given=wide, form="sign", phases=ONE_STEP),
+        "rank_one": sample("rank_one", given=grouped()),
+        "groups": sample("sphere", of_steps=False, given=grouped(), momentum=0.5),
         "mean": sample(of_steps=False, average=3, phases=ONE_STEP),
         "weights": sample(given=given),
     }

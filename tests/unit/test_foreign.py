@@ -16,7 +16,7 @@ import torch
 
 from raydpzv import foreign
 from raydpzv.errors import SpecError
-from raydpzv.foreign import call, handle, is_foreign, resolve, source_digest, unpack
+from raydpzv.foreign import call, handle, is_foreign, own_digests, resolve, source_digest, unpack
 from raydpzv.models.bottoms import mlp
 from raydpzv.registry import WHOLE_MODELS
 
@@ -419,3 +419,27 @@ def test_a_module_that_was_loaded_again_gives_its_new_object(tmp_path, monkeypat
     first = WHOLE_MODELS["loaded_again:net"]
     sys.modules["loaded_again"].net = lambda: 2
     assert WHOLE_MODELS["loaded_again:net"] is not first
+
+
+def test_the_file_of_an_imported_module_is_part_of_an_objects_digest(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_user.py").write_text(
+        "import own_helper\n\n\ndef made():\n    return own_helper.act(1)\n"
+    )
+    (tmp_path / "own_helper.py").write_text("def act(x):\n    return x\n")
+    before = own_digests(["own_user:made"], b"key")
+    assert own_digests(["own_user:made"], b"key") == before
+    assert own_digests(["own_user:made"], b"other") != before
+    (tmp_path / "own_helper.py").write_text("def act(x):\n    return -x\n")
+    assert own_digests(["own_user:made"], b"key") != before
+
+
+def test_code_that_cannot_travel_has_the_digest_of_its_file(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import threading\n\nLOCK = threading.Lock()\n\n\ndef locked():\n    return LOCK\n"
+    (tmp_path / "own_locked.py").write_text(text)
+    with pytest.raises(SpecError, match="cannot be sent"):
+        source_digest(resolve("own_locked:locked", ""))
+    before = own_digests(["own_locked:locked"], b"key")
+    (tmp_path / "own_locked.py").write_text(text.replace("LOCK\n", "LOCK.locked()\n"))
+    assert own_digests(["own_locked:locked"], b"key") != before

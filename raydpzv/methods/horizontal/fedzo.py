@@ -75,11 +75,10 @@ class ZerothOrderTrainers(TrainingClientGroup[FedzoConfig]):
         saves a forward pass.
         """
         radius = self._settings.smoothing
-        plus_P = objective.losses(x, directions, radius, [rows])[0]
         if self._settings.estimate == "forward":
-            loss = objective.loss(x, rows)
+            plus_P, loss = objective.losses(x, directions, radius, [rows])[0], objective.loss(x, rows)
             return loss, (plus_P - loss) / radius
-        minus_P = objective.losses(x, directions, -radius, [rows])[0]
+        (plus_P,), (minus_P,) = objective.central_losses(x, directions, radius, [rows])
         return float(plus_P.mean() + minus_P.mean()) / 2, (plus_P - minus_P) / (2 * radius)
 
 

@@ -90,8 +90,7 @@ def central_differences(
     rows: Sequence[np.ndarray],
 ) -> tuple[list[float], np.ndarray]:
     """Return of each client's rows the loss near x and (f(x + μz) - f(x - μz)) / 2μ along each direction, [M, P]."""
-    plus = objective.losses(x, directions, radius, rows)
-    minus = objective.losses(x, directions, -radius, rows)
+    plus, minus = objective.central_losses(x, directions, radius, rows)
     middle = ((plus + minus) / 2).mean(1)
     return middle.tolist(), (plus - minus) / (2 * radius)
 

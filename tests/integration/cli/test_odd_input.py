@@ -13,7 +13,7 @@ import random
 import shutil
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -119,9 +119,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
         experiment.fingerprint(b"")
         raise SystemExit(0)
 
-    def planned_alone(
-        comparison: Comparison, folder: Path, how: Execution, *, explain: bool, notes: Sequence[str] = ()
-    ) -> None:
+    def planned_alone(comparison: Comparison, folder: Path, how: Execution, **options: object) -> None:
         comparison.as_toml()
 
     # building the commands anew for each input is half of the time

@@ -94,6 +94,17 @@ def test_every_kind_of_run_with_a_ledger_has_a_file(kind, tmp_path):
     )
 
 
+def test_groups_and_rank_one_directions_are_on_file(tmp_path):
+    groups = 'method.groups={"3.*" = {lr = 2.0, smoothing = 0.5}}'
+    scenarios.run(small_horizontal("decomfl", "method.direction=rank_one", groups), tmp_path / "run")
+    result = call("publish", tmp_path / "run", "--compact", "--out", tmp_path / "run.seeds")
+    assert "rebuilt from the file, bit for bit" in result.stdout, result.output
+    file = read_seed_file(tmp_path / "run.seeds")
+    assert file.law == "rank_one"
+    factors = {tensor.name: (tensor.lr, tensor.smoothing) for tensor in file.models[0].tensors}
+    assert factors == {"1.weight": (1, 1), "1.bias": (1, 1), "3.weight": (2, 0.5), "3.bias": (2, 0.5)}
+
+
 def test_what_is_published_of_a_private_run_can_be_made_compact(parties, tmp_path):
     run, file, said = parties
     assert call("publish", run, "--out", tmp_path / "public", "--quiet").exit_code == 0
@@ -227,6 +238,21 @@ def test_weights_that_readers_have_stay_out_of_the_file(from_weights, tmp_path):
     assert sha256(x) == sha256(RunFolder.open(folder / "run").models()["shared"])
     torch.save(base, tmp_path / "base.pt")
     assert call("replay", file, "--weights", tmp_path / "base.pt").exit_code == 0
+
+
+def test_weights_of_a_module_are_named_as_scenarios_name_them(from_weights, tmp_path, monkeypatch):
+    folder, _ = from_weights
+    path = str(folder / "base.safetensors")
+    code = f"from safetensors.torch import load_file\n\nfirst = load_file({path!r})\n"
+    (tmp_path / "seed_weights_here.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    file, word = tmp_path / "run.seeds", ("--weights", "seed_weights_here:first")
+    assert call("publish", folder / "run", "--compact", "--out", file, *word).exit_code == 0
+    assert file.read_bytes() == (folder / "run.seeds").read_bytes()
+    assert call("replay", file, *word).exit_code == 0
+    assert "seed_weights_nowhere" in complaint(
+        call("replay", file, "--weights", "seed_weights_nowhere:first")
+    )
 
 
 def test_other_base_weights_are_refused_with_both_digests(from_weights, tmp_path):

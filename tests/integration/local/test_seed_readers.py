@@ -95,7 +95,7 @@ def test_readers_are_short_and_use_nothing_of_raydpzv():
 
 def test_vectors_hold_every_kind_that_readers_know():
     files = [decode_seed_file((FOLDER / f"{name}.seeds").read_bytes()) for name in vectors()]
-    assert {file.law for file in files} == {"gaussian", "sphere", "rademacher"}
+    assert {file.law for file in files} == {"gaussian", "sphere", "rademacher", "rank_one"}
     models = [file.models[0] for file in files]
     assert {model.form for model in models} == {"float32", "float16", "sign"}
     assert {t.start for m in models for t in m.tensors} == {"stored", "constant", "uniform", "weights"}

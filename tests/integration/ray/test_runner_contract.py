@@ -51,6 +51,11 @@ NOISE = (
 CZOFO = ("method.name=czofo", "method.upload_bits=4", "method.answer_bits=8", *NOISE)
 ROUNDS = 12
 DECOMFL = ("digits_decomfl", (f"budget.updates={ROUNDS}", "evaluate.every=6"))
+PRODUCTS = (
+    "method.direction=rank_one",
+    'method.groups={"1.*" = {lr = 2.0, smoothing = 0.5}}',
+    "model.hidden=[1200]",
+)
 PULLS = ("method.asynchronous=true", "arrivals.rate=0.5", "budget.updates=40", "clock.compute=0.3",
          "clock.compute_law=exponential", "network.latency=0.05", "network.up=5000")  # fmt: skip
 
@@ -145,6 +150,8 @@ VIRTUAL = {
         (HOSTS, *CALLS),
     ),
     "horizontal, calls, weights": (fedavg, (HOSTS, *CALLS)),
+    "horizontal, socket, products, 4 hosts": (changed(DECOMFL, *PRODUCTS), ("resources.hosts=4",)),
+    "vertical, socket, products": (changed(DPZV, *PRODUCTS), (ACTORS,)),
 }
 
 

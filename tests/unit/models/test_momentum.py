@@ -25,3 +25,19 @@ def test_steps_are_those_of_torchs_sgd(momentum: float) -> None:
         theirs.step()
     for p, copy in zip(model.module.parameters(), copies, strict=True):
         assert torch.allclose(p, copy, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gradients_in_pieces_give_the_bits_of_one_vector(momentum: float) -> None:
+    shapes = [(7, 5), (7,), (301, 7), (1,), (3, 1000)]
+    random = torch.Generator().manual_seed(4)
+    found = [torch.randn(shape, generator=random) for shape in shapes]
+    pieces, whole = torch.zeros(sum(g.numel() for g in found)), torch.zeros(sum(g.numel() for g in found))
+    one, other = MomentumDescent(pieces, 0.1, momentum), MomentumDescent(whole, 0.1, momentum)
+    for n in range(3):
+        gradients = [g * (n - 1.7) for g in found]
+        one.step(gradients, 0.3)
+        other.step([torch.cat([g.reshape(-1) for g in gradients])], 0.3)
+    assert torch.equal(pieces, whole)
+    assert all(torch.equal(a, b) for a, b in zip(one.kept, other.kept, strict=True))
+    assert pieces.abs().min() > 0

@@ -138,16 +138,20 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     folder = build_run(tmp_path / "run", rounds=5)
-    kept = (folder / "summary.json").read_text()
     for broken, said in (("{", "is damaged: wanted a JSON object"), ("[]", "holds a list")):
         (folder / "summary.json").write_text(broken)
         with pytest.raises(DataError, match=said):
             write_report([folder])
-    (folder / "summary.json").write_text(kept)
+
+
+def test_a_damaged_part_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run", rounds=40)
     (folder / "rows" / "service" / "part-00000.parquet").write_bytes(b"PAR1 no table PAR1")
-    with pytest.raises(DataError, match=r"part-00000\.parquet: cannot be read") as caught:
-        write_report([folder], operator=True)
-    assert "\n" not in str(caught.value)
+    page = Page(write_report([folder], operator=True).read_text(encoding="utf-8"))
+    assert page.words.count("part-00000.parquet: cannot be read") == 1
+    titles = {chart["title"] for chart in page.data["charts"]}
+    assert "Test accuracy" in titles
+    assert not {"Training loss", "Round trips"} & titles
 
 
 def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:

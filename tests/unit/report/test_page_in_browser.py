@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.report import page as pages
 from raydpzv.report.comparison_page import About, write_comparison
 from raydpzv.report.page import write_report
+from raydpzv.report.run_tables import RunView
 from tests.helpers.browser import AXE, CHROMIUM, Tab, tab
 from tests.helpers.report_views import without_pixels
 from tests.helpers.synthetic_comparison import Made, field
@@ -184,3 +189,54 @@ def test_a_script_in_a_name_is_shown_as_text(
     unescaped.filters["sortable"] = str
     monkeypatch.setattr(pages, "_templates", lambda: unescaped)
     assert seen()[0] > 0, "control"
+
+
+def test_a_page_of_ten_long_runs_stays_small_and_draws(browser: Tab, tmp_path: Path) -> None:
+    runs = [long_run(f"run {seed}", seed) for seed in range(10)]
+    drawn = [found for draw in pages.DRAWINGS if (found := draw([run.view for run in runs]))]
+    page = tmp_path / "report.html"
+    page.write_text(pages.rendered("page", **pages.words(runs, (0.8,), drawn)), encoding="utf-8")
+    assert 1_000_000 < page.stat().st_size < 2_500_000
+    browser.open(page)
+    assert browser.logged == []
+    assert browser.run("[...document.querySelectorAll('.charts canvas')].every(c => c.width)")
+    assert "Long curves show the lowest and the highest row" in browser.run("document.body.innerText")
+
+
+def long_run(label: str, seed: int, updates: int = 20_000, clients: int = 4) -> pages.ReportedRun:
+    """Return a run of many updates as a report reads it."""
+    draw = (Key(seed) / "long").generator()
+    rounds, client = np.arange(1, updates + 1), draw.integers(0, clients, updates)
+    woke = np.sort(draw.uniform(0, 5000, updates))
+    served = np.maximum.accumulate(woke + draw.uniform(0.02, 0.12, updates))
+    columns = {
+        "service": {
+            "round": rounds, "client": client, "step": rounds, "due": woke, "woke": woke, "late": client > 2,
+            "served": served, "applied": served + 0.01, "loss": draw.uniform(0, 2, updates),
+        },
+        "message": {
+            "round": rounds, "client": client, "direction": ["up"] * updates, "kind": ["Embeddings"] * updates,
+            "sent": woke + 0.01, "arrived": served, "bytes": draw.integers(1000, 9000, updates),
+        },
+    }  # fmt: skip
+    evaluated = dict.fromkeys(("round", "time", "accuracy", "loss", "top_share"), rounds[::50])
+    columns["evaluation"] = evaluated | {
+        "part": ["test"] * len(rounds[::50]),
+        "accuracy": rounds[::50] / updates,
+    }
+    rows = EMPTY | {
+        name: pa.table(
+            [pa.array(found[field]).cast(SCHEMAS[name].field(field).type) for field in SCHEMAS[name].names],
+            schema=SCHEMAS[name],
+        )
+        for name, found in columns.items()
+    }
+    summary = {
+        "scenario": "long",
+        "method": "dpzv",
+        "seed": seed,
+        "status": "done",
+        "accuracy": 1.0,
+        "private": False,
+    }
+    return pages.ReportedRun(RunView(label, summary, rows), "", {"method": {"name": "dpzv"}}, "{}")

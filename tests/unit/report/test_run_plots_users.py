@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 import scenarios
-from raydpzv.report import run_plots, run_summary, run_tables
+from raydpzv.report import client_plots, run_summary, run_tables
 from raydpzv.report.page import write_report
 from raydpzv.report.run_tables import RunView
 from tests.helpers.changed_settings import scenario
@@ -20,11 +20,11 @@ def test_a_report_shows_who_has_what_and_what_each_phase_took(tmp_path, monkeypa
     spec = scenario("horizontal", "uldp_sgd", GIVEN)
     run = scenarios.run(spec, tmp_path / "run")
     view = RunView("a", run.summary, run.tables)
-    counts_SU = run_plots.counts_of(view.rows["pair"])
+    counts_SU = client_plots.counts_of(view.rows["pair"])
     assert counts_SU.sum() == 60
     assert (counts_SU > 0).sum() == view.rows["pair"].num_rows == run.summary["user_level"]["pairs"]
 
-    shown = figure(run_plots.records_per_user([view, dataclasses.replace(view, label="b")]))
+    shown = figure(client_plots.records_per_user([view, dataclasses.replace(view, label="b")]))
     (ax,) = shown.axes
     tops = [patch.get_data().values for patch in ax.patches]
     assert np.array_equal(tops[-1], np.sort(counts_SU.sum(0))[::-1])
@@ -47,6 +47,6 @@ def test_a_report_shows_who_has_what_and_what_each_phase_took(tmp_path, monkeypa
 
 def test_runs_without_users_have_neither() -> None:
     view = prepared()
-    assert run_plots.records_per_user([view]) is None
+    assert client_plots.records_per_user([view]) is None
     assert run_tables.phase_grid(view.rows).rows == ()
     assert "users" not in dict(run_summary.summary_rows(view.summary))

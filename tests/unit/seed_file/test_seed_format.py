@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +20,10 @@ from raydpzv.seed_file.seed_format import (
     seeds_of_root,
     smallest_form,
 )
-from tests.helpers.seed_samples import ONE_STEP, header, sample, summed, with_header
+from tests.helpers.seed_samples import ONE_STEP, grouped, header, sample, summed, with_header
 
 FILES = {
+    "groups": sample("rank_one", given=grouped()),
     "steps": sample(),
     "directions": sample("sphere", of_steps=False, momentum=0.9, damped=1.0),
     "stored": sample("rademacher", derived=False, form="sign"),
@@ -39,6 +41,7 @@ def fields(file: SeedFile) -> list[object]:
         for tensor in model.tensors:
             values = None if tensor.values is None else tensor.values.tobytes()
             found += [tensor.name, tensor.shape, tensor.start, np.float32(tensor.number), tensor.key, values]
+            found += [tensor.lr, tensor.smoothing]
     return found
 
 
@@ -117,7 +120,9 @@ def test_a_header_of_another_program_is_refused_in_one_line(change, says):
         ({"scalars": "float8"}, "content does not"),
         ({"initial": "zz"}, "content does not"),
         ({"root": ["1"]}, "content does not"),
-        ({"factors": [2.0]}, "no key factors of a model is known"),
+        ({"warmth": [2.0]}, "no key warmth of a model is known"),
+        ({"factors": [[2.0, 1.0]]}, "content does not"),
+        ({"factors": [[2.0, 0.0]] * 3}, "a factor is not"),
     ],
 )
 def test_a_model_of_another_program_is_refused_in_one_line(change, says):
@@ -126,6 +131,13 @@ def test_a_model_of_another_program_is_refused_in_one_line(change, says):
     about["models"][0] |= change
     with pytest.raises(DataError, match=says):
         decode_seed_file(with_header(data, about))
+
+
+def test_a_header_that_would_fill_the_memory_is_refused():
+    packed = zlib.compress(b" " * (1 << 27), 9)
+    body = encode_seed_file(FILES["steps"])[:6] + len(packed).to_bytes(4, "little") + packed
+    with pytest.raises(DataError, match="no whole zlib stream, or too long"):
+        decode_seed_file(summed(body))
 
 
 def test_scalars_that_are_not_finite_are_refused():

@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+import raydpzv
 from raydpzv.data.column_facts import column_facts
 from raydpzv.errors import SpecError
 from scenarios.commands.new import even_parties, given_parties
@@ -118,7 +119,7 @@ def test_names_that_toml_quotes_survive(tmp_path, monkeypatch):
             '--private: column "gaps" of "own.csv" has ',
         ),
         (["--target", "lable"], 'column of "own.csv" to predict, got "lable". Did you mean "label"'),
-        (["--target", "name"], "--target: wanted a column of 2 to 50 classes"),
+        (["--target", "name"], "--target: wanted a column of numbers, or of 2 to 50 classes"),
         (["--public-from-data"], "--public-from-data: goes with --private"),
     ],
 )
@@ -168,3 +169,38 @@ def test_column_names_with_blanks_stay_as_they_are(tmp_path, monkeypatch):
         "first": ["age"],
         "second": [" income"],
     }
+
+
+def priced(path):
+    """Write rows whose price follows from three columns."""
+    rows = [(i % 7, i % 5, i % 3) for i in range(120)]
+    lines = [f"{a},{b},{c},{10_000.5 + 900 * a - 700 * b + 400 * c}" for a, b, c in rows]
+    path.write_text("\n".join(["rooms,age,floor,price", *lines]) + "\n")
+    return path
+
+
+def test_a_number_is_predicted_with_steps_in_its_own_units(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("new", "own", "--data", priced(tmp_path / "own.csv"), "--target", "price")
+    assert done.exit_code == 0, done.output
+    tree = tomllib.loads((tmp_path / "own.toml").read_text())
+    assert (tree["model"]["loss"], tree["model"]["embedding"]) == ("squared_error", 1)
+    assert "classes" not in tree["data"]
+    assert tree["method"]["smoothing"] == 5.0  # prices lie between 7,000 and 17,000
+    measures = raydpzv.run(raydpzv.load("own.toml")).measures
+    assert measures["r2"] > 0.95
+    other = raydpzv.run(raydpzv.load("own.toml", ["method.smoothing=1e-6"])).measures  # control
+    assert other["r2"] < measures["r2"] - 0.1
+
+
+def test_what_a_private_number_needs_is_marked_as_public(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("new", "own", "--data", priced(tmp_path / "own.csv"), "--target", "price", "--private")
+    assert "4 lines of it, marked PUBLIC?" in call(*words).output
+    text = (tmp_path / "own.toml").read_text()
+    marked = [line.split()[:2] for line in text.splitlines() if line.endswith("# PUBLIC?")]
+    assert marked == [["#", name] for name in ("centre", "spread", "smoothing", "clip")]
+    assert "privacy.clip: wanted" in complaint(call("run", "own.toml"))
+    assert call(*words, "--public-from-data", "--force").exit_code == 0
+    run = raydpzv.run(raydpzv.load("own.toml", ["budget.updates=4"]))
+    assert run.epsilon["epsilon"] == pytest.approx(1)
