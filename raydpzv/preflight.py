@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # loads torch
 
 _LEAST, _MOST, _SECONDS = 5, 100, 1.0
 """Updates that are made and thrown away, to see what one costs: at most so many, and so long after the first few."""
+_PATIENCE = 60.0
+"""Seconds that the least number of updates may take, as foretold, to be made at all."""
 _MODELS = 8
 _ELSEWHERE = (
     "import pickle, sys; from raydpzv.foreign import unpack; from raydpzv.preflight import first_weights; "
@@ -45,8 +47,8 @@ class Cost:
 class Checked:
     """What `check` found: parameters and constants by model, and the measured cost of an update.
 
-    cost: None under the wall clock. updates: planned, None: no plan. memory: the most bytes that this process held.
-    foretold: before weights were read, None where there are none to read.
+    cost: None under the wall clock, and where updates take minutes. updates: planned, None: no plan. memory: the most
+    bytes that this process held. foretold: before weights were read, None where there are none to read.
     """
 
     models: dict[str, int]
@@ -88,11 +90,12 @@ def check(scenario: AnyScenario | str) -> Checked:
             "the model's first weights differ between two processes: let its own initialisation depend on torch's "
             "generator alone, or hand over a module with weights"
         )
+    quick = foretold is None or foretold.seconds * _LEAST < _PATIENCE
     models = {name: prepared.flat_model(name) for name in _names(prepared)}
     return Checked(
         {name: model.size for name, model in models.items()},
         {name: sum(t.numel() for t in model.constant.values()) for name, model in models.items()},
-        _measured(prepared) if spec.clock.kind == "virtual" else None,
+        _measured(prepared) if spec.clock.kind == "virtual" and quick else None,
         prepared.budget().updates,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         foretold,

@@ -96,6 +96,7 @@ COMMANDS: dict[str, type[options.Options]] = {
     "export": options.ExportCommand,
     "audit": options.AuditCommand,
     "report": options.ReportCommand,
+    "watch": options.WatchCommand,
     "publish": options.PublishCommand,
     "list": options.ListCommand,
 }

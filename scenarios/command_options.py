@@ -434,6 +434,19 @@ class ReportCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchCommand(Options):
+    """Serve the page of a run or a comparison while it is made, on this machine alone."""
+
+    folder: Annotated[Path, Argument()]
+    """Folder of a run or a comparison that has begun."""
+    port: int = 8765
+    """The first port to try; the next free one is taken."""
+    operator: bool = False
+    """Show what must not leave a private run: losses, accuracies, rows."""
+    moved: Moved = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
     """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε. With
     --compact, write a run's models to a seed file."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import PLAN, is_comparison, opened, unfinished
 from raydpzv.compare.plan import Comparison, Planned, check_alike, read_comparison
-from raydpzv.compare.results import collect
+from raydpzv.compare.results import RUNS_FOLDER, collect
 from raydpzv.compare.run_comparison import PoolOptions, check_ready
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
@@ -25,6 +25,9 @@ from raydpzv.notebook import CellLine
 from raydpzv.registry import RUN_POOLS
 from raydpzv.report.comparison_table import Compared
 from raydpzv.sim.interfaces import Status
+
+if TYPE_CHECKING:  # and with it matplotlib
+    from raydpzv.report.comparison_page import About
 
 
 class CompareOptions(TypedDict, total=False):
@@ -142,15 +145,21 @@ def write(
     comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None, form: str = "png"
 ) -> Path:
     """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
-    from raydpzv.report.comparison_page import About, write_comparison
+    from raydpzv.report.comparison_page import write_comparison
 
-    plan, start = (folder / PLAN).read_text(encoding="utf-8"), out or folder
-    found = {run: folder / "runs" / run / "report.html" for run in compared.runs["run"].to_pylist()}
+    return write_comparison(out or folder, compared, about(comparison, folder, out or folder), form)
+
+
+def about(comparison: Comparison, folder: Path, start: Path) -> About:
+    """Return what the page of a comparison in `folder` says of its plan; start: where the page is."""
+    from raydpzv.report.comparison_page import About
+
+    plan = (folder / PLAN).read_text(encoding="utf-8")
+    found = {run.folder: folder / RUNS_FOLDER / run.folder / "report.html" for run in comparison.runs()}
     pages = {
         run: Path(os.path.relpath(page, start)).as_posix() for run, page in found.items() if page.is_file()
     }
-    about = About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads, pages)
-    return write_comparison(start, compared, about, form)
+    return About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads, pages)
 
 
 def report(

@@ -124,7 +124,7 @@ def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) ->
     if is_foreign(name):
         own: OwnModel = BOTTOMS[name]
         offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client} | _vocabulary(data)
-        return own(with_folder(model.options, model.folder), offered)
+        return own(with_folder(model.options, model.folder, spec.sent_files), offered)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
 
@@ -322,7 +322,7 @@ class ModelPlan:
             own: OwnModel = WHOLE_MODELS[model.kind]
             offered = {"shape": self.shape, "outputs": self.outputs, "classes": self.classes}
             offered |= _vocabulary(self.spec.data)
-            return own(with_folder(model.options, model.folder), offered)
+            return own(with_folder(model.options, model.folder, self.spec.sent_files), offered)
         refuse_options(model.options, "options", model.kind)
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 

@@ -75,17 +75,22 @@ def write_comparison(folder: Path, compared: Compared, about: About, form: str =
     write_atomically(folder / "table.tex", words.paper_table(compared, about.targets).encode())
     found = _pictures(folded, compared, about.targets)
     write_pictures(folder / "plots", [p for p in found.values() if p], set(found), form)
+    page = comparison_page(compared, about, form)
+    write_atomically(folder / "comparison.html", page.encode())
+    return folder / "comparison.html"
+
+
+def comparison_page(compared: Compared, about: About, form: str = "png", version: str = "") -> str:
+    """Return the page of a comparison, whose pictures for papers have this form; version: see `rendered`."""
+    folded = table(compared.runs, compared.curves, about.targets)
+    found = _pictures(folded, compared, about.targets)
     missing = [
         (name.replace("_", " "), why if len(compared.curves) else "no run has come to its end")
         for name, why in _NOT_DRAWN.items()
         if found[name] is None
     ]
-    words_of = _words(folded, compared, about)
-    page = rendered(
-        "comparison", missing=missing, form=form, drawn=sorted(filter(found.get, found)), **words_of
-    )
-    write_atomically(folder / "comparison.html", page.encode())
-    return folder / "comparison.html"
+    drawn, said = sorted(filter(found.get, found)), _words(folded, compared, about)
+    return rendered("comparison", version=version, missing=missing, form=form, drawn=drawn, **said)
 
 
 def _words(folded: pa.Table, compared: Compared, about: About) -> dict[str, Any]:

@@ -189,18 +189,20 @@ def page_grid(
 
 def run_rows(runs: pa.Table, pages: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return what a page says of each run: its line, its end in a word, its accuracy, and where its page is."""
+    found = runs.to_pylist()
+    order = list(dict.fromkeys((row["label"], row["epsilon"]) for row in found))
     return [
         {
             "name": named(row["label"], row["epsilon"]),
+            "line": order.index((row["label"], row["epsilon"])),
             "seed": row["seed"],
             "outcome": short_outcome(row["outcome"]),
             "failed": row["outcome"] in FAILURES,
             "accuracy": text.percent(row["accuracy"]),
-            "reason": shown(row["reason"]) if row["reason"] else "",
             "folder": f"runs/{row['run']}",
             "page": pages.get(row["run"], ""),
         }
-        for row in runs.to_pylist()
+        for row in found
     ]
 
 

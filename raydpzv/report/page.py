@@ -127,6 +127,21 @@ def write_page(
     return page, drawn
 
 
+def live_page(run: ReportedRun, version: str) -> str:
+    """Return the page of a run that is watched; it is loaded again when the server has another version."""
+    drawn = [found for draw in DRAWINGS if (found := draw([run.view]))]
+    return rendered("page", version=version, **words([run], (), drawn))
+
+
+def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> ReportedRun:
+    """Return what a page shows of a run without a summary of its own, to its operator."""
+    environment = _shown(folder.environment())
+    view = RunView("", summary, rows)
+    return ReportedRun(
+        view, folder.scenario(), folder.settings(), environment, operators=is_withheld(summary)
+    )
+
+
 def write_pictures(
     folder: Path, drawn: Sequence[ReportFigure], names: Collection[str] = (), form: str = "png"
 ) -> None:
@@ -209,13 +224,17 @@ def _templates() -> jinja2.Environment:
 
 
 def rendered(template: str, **said: Any) -> str:
-    """Return a page made of the template of this name; data: what its charts draw, as JSON, if it has any."""
+    """Return a page made of the template of this name.
+
+    data: what its charts draw, as JSON, if it has any; version: of a page that is watched (`page.js`).
+    """
     library = f"/*\n{asset('uPlot.LICENSE')}*/\n{asset('uPlot.iife.min.js')}"
     scripts = [library, asset("page.js")] if said.get("data") else []
     hashes = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
     frame = {
         "style": Markup(asset("uPlot.min.css") + asset("page.css")),
         "scripts": [Markup(script) for script in scripts],
+        "version": "",
         "allowed": Markup(" ".join(f"'sha256-{h}'" for h in hashes) or "'none'"),
     }
     return _templates().get_template(f"{template}.html.jinja").render(frame | said)

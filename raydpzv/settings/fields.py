@@ -6,12 +6,14 @@ import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from raydpzv.errors import suggest
+from raydpzv.files import check_same
 from raydpzv.foreign import is_foreign
 from raydpzv.registry import Registry
 from raydpzv.settings.bounds import LEAST, MOST, Width
@@ -131,8 +133,16 @@ Options = Annotated[dict[str, Any], BeforeValidator(_options)]
 """Arguments of a user's own class or function."""
 
 
-def with_folder(options: Mapping[str, Any] | None, folder: str | None) -> dict[str, Any]:
-    """Return the arguments of a user's own model, `model.folder` among them."""
+def with_folder(
+    options: Mapping[str, Any] | None, folder: str | None, files: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """Return the arguments of a user's own model, `model.folder` among them.
+
+    files: digests that files have on the machine which sent the scenario. Raises DataError for others in the folder.
+    """
+    for path, digest in files.items():
+        if folder is not None and Path(path).parent == Path(folder):
+            check_same(Path(path), digest)
     return {**(options or {}), **({} if folder is None else {"folder": folder})}
 
 

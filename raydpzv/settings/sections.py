@@ -405,6 +405,8 @@ class CommonSections(Section):
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state, the user's objects, which another process may not have, and digests of files of weights."""
         state, files = super().__getstate__(), [word for word in self.weights if not is_foreign(word)]
+        if folder := getattr(getattr(self, "model", None), "folder", None):
+            files += [str(path) for path in sorted(Path(folder).glob("*")) if path.is_file()]
         digests = {path: file_sha256(Path(path)) for path in files}
         return state | ({"own": packed(self.own)} if self.own else {}) | ({"files": digests} if files else {})
 

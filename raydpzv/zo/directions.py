@@ -27,6 +27,10 @@ LAWS: tuple[Law, ...] = ("gaussian", "sphere", "rademacher")
 """The laws that need no shapes of parameters."""
 
 
+_WHOLE = Span(0, 0, 0)
+"""One law for all elements, of which there may be any number."""
+
+
 @dataclass(frozen=True)
 class Direction:
     """One direction over a party's `size` parameters. Nothing of its size is ever stored.
@@ -101,7 +105,7 @@ class Direction:
         return np.array([self.seed], np.uint64)
 
     def _spans(self, start: int, count: int) -> Iterator[tuple[Span, int, int]]:
-        return overlaps(self.spans or (Span(0, self.size, 0),), start, start + count)
+        return overlaps(self.spans, start, start + count) if self.spans else iter(((_WHOLE, 0, count),))
 
     def _add(self, out: np.ndarray, x: np.ndarray, coefficient: np.float32, start: int) -> None:
         add = kernels.add_signs if self.base == "rademacher" else kernels.add_direction

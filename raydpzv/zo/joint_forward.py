@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MOST_ROWS = 1 << 13
-"""Records at once, of all directions together."""
+"""Records or tokens at once, of all directions together."""
 _SMALL = 1 << 14
 """Parameters up to which a moved copy of all of them takes less time."""
 _LARGE = 1 << 22
@@ -147,7 +147,8 @@ class JointForward:
                 self._now = {}
 
         count = len(next(iter(points.products.values()))[0])
-        step = max(1, _MOST_ROWS // max(1, len(x))) if self._together else 1
+        rows = len(x) if x.is_floating_point() else x.numel()  # of token ids each is a row
+        step = max(1, _MOST_ROWS // max(1, rows)) if self._together else 1
         self._mapped = step > 1
         if self._mapped:
             scores: torch.Tensor = torch.func.vmap(at_point, chunk_size=step if step < count else None)(

@@ -5,7 +5,6 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const state = { axis: Object.keys(data.axes)[0] || "update", smooth: 0, logx: false, logy: false, zoom: null, group: data.groups ? data.groups[0] : "", hidden: new Set() };
   const shown = [];  // what is drawn: objects with draw()
-
   // ---- small helpers
   const make = (tag, attributes = {}, ...children) => {
     const found = document.createElement(tag);
@@ -13,8 +12,7 @@
     found.append(...children);
     return found;
   };
-  const byId = (id) => document.getElementById(id);
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const byId = (id) => document.getElementById(id), colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colourOf = (series) => colour(series.colour < 0 ? "--faint" : `--c${series.colour}`);
   const plain = (value, digits = 6) => {
     if (!Number.isFinite(value)) return "–";
@@ -51,6 +49,16 @@
       return mean / seen;
     });
   };
+  // places of a logarithmic axis: powers of 2 for bytes, else 1, 2 and 5 times powers of 10; at most six
+  const logPlaces = (form) => ({
+    filter: (u, splits) => splits,
+    splits: (u, axis, low, high) => {
+      const [base, steps] = form === "bytes" ? [2, [1]] : [10, [1, 2, 5]], found = [];
+      for (let power = base ** Math.floor(Math.log(low) / Math.log(base)); power <= high; power *= base) found.push(...steps.map((step) => step * power));
+      const inside = found.filter((value) => value >= low && value <= high);
+      return inside.filter((value, k) => k % Math.ceil(inside.length / 6) === 0);
+    },
+  });
   const formAcross = () => (state.axis === "bytes" ? "bytes" : "number");
 
   // ---- charts of curves and steps
@@ -81,15 +89,14 @@
     }
 
     entry(series, i) {
-      const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-      const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+      const [swatch, line] = ["svg", "line"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
       const look = { x1: 0, x2: 24, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": (series.dash || []).join(" ") };
       const set = (element, values) => Object.entries(values).forEach(([name, value]) => element.setAttribute(name, value));
       set(line, { ...look, style: `stroke: var(${series.colour < 0 ? "--faint" : `--c${series.colour}`})` });
       set(swatch, { "aria-hidden": "true", viewBox: "0 0 24 10" });
       swatch.append(line);
       const value = make("output");
-      const button = make("button", { type: "button", "aria-pressed": "true" }, swatch, `${series.name} `, value);
+      const button = make("button", { type: "button" }, swatch, `${series.name} `, value);
       button.addEventListener("click", (event) => {
         if (event.shiftKey) {
           const lone = this.used.every((k) => k === i || this.off.has(k)) && !this.off.has(i);
@@ -97,9 +104,8 @@
         } else if (!this.off.delete(i)) this.off.add(i);
         this.draw();
       });
-      const item = make("li", {}, button);
-      this.legend.append(item);
-      return { item, button, value };
+      this.legend.append(make("li", {}, button));
+      return { item: button.parentElement, button, value };
     }
 
     table() {
@@ -112,8 +118,7 @@
     }
 
     valuesTable() {
-      const { about } = this, body = make("tbody");
-      const form = forms[about.form], most = Math.ceil(400 / Math.max(about.series.length, 1));
+      const { about } = this, body = make("tbody"), form = forms[about.form], most = Math.ceil(400 / Math.max(about.series.length, 1));
       about.series.forEach((series) => {
         const step = Math.max(1, Math.ceil(series.x.length / most)), x = this.own ? series.x : across(series);
         series.x.forEach((_, k) => {
@@ -126,11 +131,7 @@
         make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
     }
 
-    saidX(x) {
-      const { ticks } = this.about;
-      if (ticks.length) return ticks[x] ?? "–";
-      return forms[this.own ? this.about.overForm : formAcross()](x);
-    }
+    saidX(x) { return this.about.ticks.length ? this.about.ticks[x] ?? "–" : forms[this.own ? this.about.overForm : formAcross()](x); }
 
     draw() {
       const width = this.box.clientWidth;
@@ -168,20 +169,21 @@
       if (this.plot) this.plot.destroy();
       Object.assign(this, { from, used_now: used });
       const ink = colour("--soft"), rule = colour("--rule"), first = this.holder.closest(".first");
-      const height = first ? (width < 500 ? 200 : 290) : width < 500 ? 150 : 176;
+      const height = first ? (width < 500 ? 200 : 290) : about.kind === "points" ? 230 : width < 500 ? 150 : 176;
       const marked = (form) => (u, splits) => splits.map((v) => (v === null ? "" : ticksOf[form](v)));
-      const values = about.ticks.length ? (u, splits) => splits.map((v) => (about.ticks[v] ?? "").split(" ")[0]) : marked(this.own ? about.overForm : formAcross());
+      const formX = this.own ? about.overForm : formAcross();
+      const values = about.ticks.length ? (u, splits) => splits.map((v) => (about.ticks[v] ?? "").split(" ")[0]) : marked(formX);
       const axis = { stroke: ink, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18, labelGap: 0 };
       const linked = this.own ? {} : { sync: { key: "across", setSeries: false, scales: ["x", null] } };
       this.plot = new uPlot({
         width, height, series, bands, legend: { show: false },
         scales: { x: { time: false, distr: logx ? 3 : 1, range: (u, low, high) => this.range(low, high) }, y: { distr: logy ? 3 : 1, range: about.kind === "steps" ? (u, low, high) => [0, (high || 1) * 1.05] : undefined } },
         cursor: { ...linked, drag: { x: true, y: false, setScale: false }, dataIdx: (u, s, at, x) => nearest(u, s, at, x), bind: { dblclick: () => () => zoom(null, this) } },
-        axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values }, { ...axis, size: (u, words) => 24 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
+        axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values, ...(logx && logPlaces(formX)) }, { ...axis, ...(logy && logPlaces(about.form)), size: (u, words) => 24 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
         hooks: {
           setSelect: [(u) => { if (u.select.width > 4) zoom([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")], this); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }],
           setCursor: [(u) => this.read(u)],
-          draw: about.notes ? [(u) => this.names(u)] : [],
+          draw: about.kind === "points" ? [(u) => this.names(u)] : [],
         },
       }, tables.length ? uPlot.join(tables) : [[]], this.box);
     }
@@ -191,18 +193,21 @@
       if (zoomed) return zoomed;
       if (low === null) return [0, 1];
       if (this.about.kind === "steps") return [low, high + 1];
+      if (this.about.kind === "points") return [low / 1.1, high * 1.1];
       return low === high ? [low - 0.5, high + 0.5] : [low, high];
     }
 
-    // words at the points of a chart of points
+    // words at the points of a chart of points, where they do not lie over others
     names(u) {
+      const unit = devicePixelRatio, placed = [];
       u.ctx.save();
-      u.ctx.fillStyle = colour("--ink");
-      u.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-      this.used_now.forEach((i) => this.about.series[i].notes.forEach((note, k) => {
-        const { x, y } = this.about.series[i];
-        if (x[k] > 0 && y[k] !== null) u.ctx.fillText(note, u.valToPos(x[k], "x", true) + 7 * devicePixelRatio, u.valToPos(y[k], "y", true) + 4 * devicePixelRatio);
-      }));
+      Object.assign(u.ctx, { fillStyle: colour("--ink"), font: `${11 * unit}px system-ui, sans-serif`, textAlign: "left", textBaseline: "middle" });
+      for (const { x, y, notes } of this.used_now.map((i) => this.about.series[i])) notes.forEach((note, k) => {
+        const [left, top] = [u.valToPos(x[k], "x", true) + 8 * unit, u.valToPos(y[k], "y", true)];
+        if (placed.some(([a, b]) => Math.abs(a - left) < 30 * unit && Math.abs(b - top) < 11 * unit)) return;
+        placed.push([left, top]);
+        u.ctx.fillText(note, left, top);
+      });
       u.ctx.restore();
     }
 
@@ -212,8 +217,9 @@
       let [said, close] = ["", Infinity];
       this.from.forEach((source, s) => {
         if (!source) return;
-        const { i, x, kept } = source, at = u.cursor.idxs ? u.cursor.idxs[s] : null;
-        if (at == null || u.cursor.left < 0) { this.buttons[i].value.textContent = ""; return; }
+        const { i, x, kept } = source, at = u.cursor.left < 0 ? null : u.cursor.idxs?.[s];
+        this.buttons[i].value.textContent = "";
+        if (at == null) return;
         const one = about.series[i], k = kept.find((place) => x[place] === u.data[0][at]);
         const value = form(u.data[s][at]), where = `at ${this.saidX(x[k])}`;
         if (about.kind === "points") {
@@ -267,8 +273,7 @@
       this.seen = make("div", { class: "seen" });
       this.box = make("div", { class: "draw", tabindex: "0", role: "group", "aria-label": this.spoken() }, this.canvas, this.seen);
       this.holder.append(this.box, ...this.below());
-      this.view = [0, about.kind === "heat" ? about.last : about.end];
-      this.whole = [...this.view];
+      this.view = this.whole = [0, about.kind === "heat" ? about.last : about.end];
       const on = (event, act) => this.box.addEventListener(event, act);
       on("mousemove", (e) => this.over(e.offsetX, e.offsetY));
       on("mouseleave", () => { this.seen.textContent = ""; });
@@ -291,7 +296,6 @@
       this.view = [start, start + width];
       this.draw();
     }
-
     valueAt(x) { return this.view[0] + ((x - this.left) / this.wide) * (this.view[1] - this.view[0]); }
     placeOf(value) { return this.left + ((value - this.view[0]) / (this.view[1] - this.view[0])) * this.wide; }
 
@@ -329,8 +333,7 @@
     over(x, y) {
       const lane = Math.floor(y / this.step);
       this.seen.textContent = x < this.left || lane >= this.about.lanes.length ? "" : this.said(this.valueAt(x), lane);
-      this.seen.style.left = `${Math.min(x + 12, this.box.clientWidth - 180)}px`;
-      this.seen.style.top = `${y + 14}px`;
+      Object.assign(this.seen.style, { left: `${Math.min(x + 12, this.box.clientWidth - 180)}px`, top: `${y + 14}px` });
     }
   }
 
@@ -347,8 +350,7 @@
     }
 
     fill(ctx) {
-      const { lanes, spans, last, mean } = this.about;
-      const weak = colour("--low"), strong = colour("--high");
+      const { lanes, spans, last, mean } = this.about, weak = colour("--low"), strong = colour("--high");
       for (let lane = 0; lane < lanes.length; lane++) for (let k = 0; k < spans; k++) {
         const value = mean[lane * spans + k];
         if (value === null) continue;
@@ -417,7 +419,10 @@
   // ---- tools of all charts
   const redraw = (linked = false) => shown.filter((one) => !linked || one instanceof Chart).forEach((one) => one.draw());
   const on = (id, event, act) => byId(id)?.addEventListener(event, ({ target }) => { act(target); redraw(true); });
-  on("axis", "change", (select) => { state.axis = select.value; state.zoom = null; });
+  on("axis", "change", ({ value }) => {
+    Object.assign(state, { axis: value, zoom: null });
+    for (const caption of document.querySelectorAll(".first figcaption")) caption.hidden = value !== "update";
+  });
   on("smooth", "input", (range) => { state.smooth = Number(range.value) / 100; });
   on("logx", "change", (box) => { state.logx = box.checked; });
   on("logy", "change", (box) => { state.logy = box.checked; });
@@ -490,5 +495,39 @@
       }
       setTimeout(() => { button.textContent = said; }, 2000);
     });
+  }
+
+  // ---- a page that is watched loads itself again when its server has another version, and looks as it did
+
+  const watched = document.querySelector("meta[name=version]");
+  if (watched) {
+    const folds = [...document.querySelectorAll("details")], controls = ["axis", "smooth", "logx", "logy", "group"].map(byId).filter(Boolean);
+    const seen = JSON.parse(sessionStorage.getItem("seen") || "null");
+    if (seen && seen.folds.length === folds.length) {
+      folds.forEach((fold, k) => { fold.open = seen.folds[k]; });
+      controls.forEach((control) => {
+        if (!(control.id in seen.values)) return;
+        if (control.type === "checkbox") control.checked = seen.values[control.id];
+        else control.value = seen.values[control.id];
+        control.dispatchEvent(new Event(control.type === "range" ? "input" : "change"));
+      });
+      scrollTo(0, seen.top);
+    }
+    const look = async () => {
+      try {
+        const answer = await fetch("version", { cache: "no-store" });
+        const still = document.hidden || document.querySelector("[data-chart]:hover");  // somebody reads a value
+        if (!answer.ok || (await answer.text()) === watched.content || still) return;
+      } catch {
+        document.querySelector(".facts").textContent += " (no longer watched)";
+        clearInterval(timer);
+        return;
+      }
+      const values = Object.fromEntries(controls.map((c) => [c.id, c.type === "checkbox" ? c.checked : c.value]));
+      sessionStorage.setItem("seen", JSON.stringify({ folds: folds.map((fold) => fold.open), values, top: scrollY }));
+      clearInterval(timer);  // one that came while the page loads would begin anew
+      location.reload();
+    };
+    const timer = setInterval(look, 1000);
   }
 })();

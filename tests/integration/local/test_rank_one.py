@@ -77,6 +77,15 @@ def test_a_vertical_run_is_replayed_and_its_clients_rebuilt(tmp_path, method, wh
     assert moved["server"], "the head's own step is along the law too, and its inputs differ"
 
 
+@pytest.mark.parametrize("method", ["feedsign", "fzoo", "fedkseed"])
+def test_methods_of_scalars_take_law_and_groups(tmp_path, method):
+    given = (f"method.name={method}", "method.perturbations=2", "budget.updates=6", LAW, GROUPS)
+    run = scenarios.run(scenarios.load("digits_decomfl", given), tmp_path / "run")
+    assert rebuild(tmp_path / "run").verified
+    plain = scenarios.run(scenarios.load("digits_decomfl", given[:3]))
+    assert not np.array_equal(run.models["shared"], plain.models["shared"])
+
+
 def net(outputs):
     return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, outputs))
 

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
+from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import raydpzv
 from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.experiment.prepare import prepare
+from raydpzv.foreign import handle
 from raydpzv.models.pretrained import Encoder, NextWord
 
 
@@ -36,3 +42,24 @@ def test_a_folder_for_a_model_that_is_not_your_own_is_refused():
         raydpzv.load("digits_dpzv", ["model.folder=data/bert"])
     with pytest.raises(SpecError, match=r'model.folder: wanted a model of your own .*got "mlp"'):
         raydpzv.load("digits_decomfl", ["model.folder=data/bert"])
+
+
+class FromFolder(nn.Linear):
+    def __init__(self, folder: str) -> None:
+        super().__init__(64, 10)
+        self.word = (Path(folder) / "config.json").read_text()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.flatten(1))
+
+
+def test_another_machines_folder_must_have_the_same_files(tmp_path):
+    (tmp_path / "config.json").write_text("one")
+    name = handle(FromFolder)
+    spec = raydpzv.load("digits_decomfl", [f"model.kind={name}", f"model.folder={tmp_path}"])
+    there = pickle.loads(pickle.dumps(spec))
+    assert prepare(there).module("shared").word == "one"
+    (tmp_path / "config.json").write_text("two")
+    with pytest.raises(DataError, match=r"config.json. differs on .*copy the same file to every machine"):
+        prepare(there)
+    assert prepare(spec).module("shared").word == "two"

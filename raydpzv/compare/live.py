@@ -1,0 +1,195 @@
+"""The page of a run or a comparison while it is made, served on this machine alone.
+
+The page is made of the folder's rows whenever a browser asks and they have grown: there is no second state.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
+from hashlib import blake2b
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from raydpzv.arrow_columns import array
+from raydpzv.compare.compare_methods import about
+from raydpzv.compare.folder import PLAN, is_comparison
+from raydpzv.compare.plan import read_comparison
+from raydpzv.compare.results import RUNS_FOLDER, collect
+from raydpzv.errors import InputError, RaydpzvError
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.resuming import prepared_again
+from raydpzv.experiment.summary import Ending, Outcome, summarise
+from raydpzv.privacy.claim_words import withheld
+from raydpzv.records import metrics
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.report.comparison_page import comparison_page
+from raydpzv.report.page import ReportedRun, live_page, read_runs, unfinished
+
+RUNNING = "running"
+"""The status of a run that has not come to its end."""
+_PORTS = 100
+"""Ports tried, from the one asked for on."""
+
+
+class LivePage:
+    """The newest page of a folder. operator: show what must not leave a private run.
+
+    Raises InputError for a folder that holds neither a run nor a comparison, and for a private run without `operator`.
+    """
+
+    def __init__(self, folder: Path, moved: Sequence[str] = (), *, operator: bool = False) -> None:
+        self._folder, self._moved, self._operator = folder, moved, operator
+        self._lock = threading.Lock()
+        self._page, self._made = "", ""
+        self.compares = is_comparison(folder)
+        if not self.compares:
+            RunFolder.open(folder, moved)
+        self.page()
+
+    @property
+    def version(self) -> str:
+        """A text that changes with the record."""
+        runs = [self._folder]
+        if self.compares:
+            runs = sorted((self._folder / RUNS_FOLDER).glob("*/"))
+        found = blake2b(digest_size=8)
+        for run in runs:
+            names = ["summary.json"] if self.compares else ["summary.json", "checkpoint", "rows", "rows.tail"]
+            for path in (p for name in names for p in (run / name, *sorted((run / name).glob("*/")))):
+                if path.exists():
+                    stat = path.stat()
+                    found.update(f"{path} {stat.st_mtime_ns} {stat.st_size}".encode())
+        return found.hexdigest()
+
+    def page(self) -> str:
+        """Return the page of the record as it is now."""
+        with self._lock:  # one is made at a time
+            version = self.version
+            if version != self._made:
+                self._page = self._comparison(version) if self.compares else self._run(version)
+                self._made = version
+            return self._page
+
+    def _comparison(self, version: str) -> str:
+        plan = read_comparison(self._folder / PLAN, self._moved)
+        said = about(plan, self._folder, self._folder)
+        return comparison_page(collect(plan, self._folder), said, version=version)
+
+    def _run(self, version: str) -> str:
+        folder = RunFolder.open(self._folder, self._moved)
+        if not folder.has_summary():
+            return live_page(self._unfinished(folder), version)
+        operator = self._operator and withheld(folder.summary())
+        (run,) = read_runs([self._folder], self._moved, operator=operator)
+        return live_page(run, version)
+
+    def _unfinished(self, folder: RunFolder) -> ReportedRun:
+        """Return a run that has no summary yet: it is made of the rows so far, and of the planned ε."""
+        prepared, rows = self._prepared, folder.rows()
+        updates = metrics.updates(rows["service"])
+        served = array(rows["service"].column("served"))
+        passed = float(served.max()) if len(served) else 0.0
+        ending = Ending(Outcome("done", ""), math.nan, passed, updates, None)
+        summary = summarise(str(folder.environment().get("scenario", "")), prepared, rows, ending)
+        if withheld(summary) and not self._operator:
+            raise InputError(
+                f"{self._folder}: a private run that is still running; its page is the operator's: add --operator"
+            )
+        planned = prepared.spec.budget.updates
+        of = f" of {planned:,}" if planned else ""
+        summary |= {"status": RUNNING, "stopped_by": f"{updates:,}{of} updates so far", "failure": None}
+        noted = "The run is still at work: every ε is that of the whole run, as planned."
+        summary["warnings"] = [*([noted] if summary["epsilon"] else []), *summary["warnings"]]
+        return unfinished(folder, summary, rows)
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        folder = RunFolder.open(self._folder, self._moved)
+        return prepared_again(folder.spec(), folder)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, port: int, live: LivePage) -> None:
+        self.live, self.token = live, secrets.token_urlsafe(16)
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer with the page, or its version; with 404 whoever has not the token."""
+        own = f"127.0.0.1:{self.server.server_port}", f"localhost:{self.server.server_port}"
+        found = self.path.split("/")
+        known = len(found) == 3 and secrets.compare_digest(found[1], self.server.token)
+        if (
+            not known or self.headers.get("Host") not in own
+        ):  # a foreign host name: another page's script asks
+            self._answer(404, "text/plain", "not found")
+        elif found[2] == "version":
+            self._answer(200, "text/plain", self.server.live.version)
+        elif found[2] == "":
+            try:
+                self._answer(200, "text/html", self.server.live.page())
+            except RaydpzvError as error:
+                self._answer(
+                    500, "text/html", f"<!DOCTYPE html><title>raydpzv</title><p>{html.escape(str(error))}"
+                )
+        else:
+            self._answer(404, "text/plain", "not found")
+
+    def _answer(self, status: int, kind: str, body: str) -> None:
+        data = body.encode()
+        self.send_response(status)
+        headers = {
+            "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(data)), "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
+        }  # fmt: skip
+        for name, value in headers.items():
+            self.send_header(name, value)
+        with suppress(ConnectionError):  # who asked has gone
+            self.end_headers()
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Print nothing."""
+
+
+def serve(live: LivePage, port: int, begun: Callable[[str, int], None], stop: threading.Event) -> None:
+    """Serve a page on 127.0.0.1 until `stop` is set.
+
+    port: the first one that is tried, the next free one is taken; begun: called with the URL and the port.
+    Raises InputError if none of a hundred is free.
+    """
+    server = _bound(port, live)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    thread.start()
+    try:
+        begun(server.url, server.server_port)
+        stop.wait()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _bound(port: int, live: LivePage) -> _Server:
+    for tried in range(port, min(port + _PORTS, 65536)):
+        try:
+            return _Server(tried, live)
+        except OSError:
+            continue
+    raise InputError(f"--port: none of {port} to {port + _PORTS - 1} is free on this machine")

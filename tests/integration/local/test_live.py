@@ -1,0 +1,170 @@
+"""The page of a run while it is made: it follows the record, on this machine alone, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+import raydpzv
+import scenarios
+from raydpzv.compare.live import LivePage, serve
+from raydpzv.errors import InputError
+from tests.helpers import small_horizontal
+from tests.helpers.browser import CHROMIUM, tab
+from tests.helpers.commands import call, complaint
+
+CHANGES = ("budget.updates=1000000", "evaluate.every=50", "record.flush=1", "record.checkpoint=1")
+
+
+@contextmanager
+def at_work(folder, scenario="digits_dpzv"):
+    """A run in another process that goes on while the block runs, or until it gets a signal."""
+    settings = [word for change in CHANGES for word in ("--set", change)]
+    command = [sys.executable, "-m", "raydpzv", "run", scenario, "--quiet", "--out", str(folder), *settings]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: any((folder / "rows.tail").glob("*.rows")))
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def until(holds, seconds=60.0):
+    """Wait until something holds; return the seconds that took."""
+    begun = time.monotonic()
+    while not (found := holds()):
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.05)
+    assert found
+    return time.monotonic() - begun
+
+
+def value(page, script):
+    """A script's value, or "" while the page loads."""
+    try:
+        return page.run(script)
+    except AssertionError:  # its context is gone
+        return ""
+
+
+def updates_on(page):
+    """How many updates a page says were made, 0 if it says nothing."""
+    found = re.search(r"([\d,]+) of 1,000,000 updates so far", page)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+@contextmanager
+def served(live, port=0):
+    """The URL of a page that is served while the block runs."""
+    stop, found = threading.Event(), list[tuple[str, int]]()
+    thread = threading.Thread(target=serve, args=(live, port, lambda *at: found.append(at), stop))
+    thread.start()
+    try:
+        until(lambda: found)
+        yield found[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def asked(url, **headers):
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+        return answer.read().decode()
+
+
+def refused(url, **headers):
+    """The status of an answer that is an error."""
+    where = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(where.netloc, timeout=60)
+    try:
+        connection.request("GET", where.path, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_page_follows_a_run_to_its_end(tmp_path):
+    folder = tmp_path / "run"
+    with at_work(folder) as process:
+        live = LivePage(folder)
+        first = updates_on(live.page())
+        until(lambda: updates_on(live.page()) > first)
+        assert "every ε is that of the whole run, as planned" in live.page()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert "updates so far" not in live.page()
+    assert "stopped" in live.page()
+
+
+def test_the_page_of_a_private_run_at_work_is_the_operators(tmp_path):
+    with at_work(tmp_path / "run", "digits_private"):
+        with pytest.raises(InputError, match="add --operator"):
+            LivePage(tmp_path / "run")
+        page = LivePage(tmp_path / "run", operator=True).page()
+    assert "PRIVATE" in page
+    assert "This page is the operator" in page
+
+
+def test_only_this_machine_and_who_has_the_token_gets_the_page(tmp_path):
+    scenarios.run(small_horizontal.small("decomfl"), tmp_path / "run")
+    live = LivePage(tmp_path / "run")
+    with served(live) as (url, port):
+        assert url.startswith("http://127.0.0.1:")
+        assert asked(url) == live.page() is live.page()  # made once for each version
+        assert f'<meta name="version" content="{asked(url + "version")}">' in live.page()
+        assert refused(f"http://127.0.0.1:{port}/") == 404
+        assert refused(url.replace(url.split("/")[3], "guess")) == 404
+        assert refused(f"{url}../scenario.toml") == 404
+        # a name that an attacker's page resolves to this machine
+        assert refused(url, Host=f"attacker.example:{port}") == 404
+        with served(live, port) as (_, other):
+            assert other == port + 1 or other > port
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        pass
+
+
+def test_a_page_follows_a_comparison(tmp_path):
+    short = ["budget.updates=60", "evaluate.every=20", "data.train_rows=150"]
+    raydpzv.compare(["vafl"], tmp_path / "all", seeds=2, overrides=short)
+    live, last = LivePage(tmp_path / "all"), sorted((tmp_path / "all" / "runs").glob("*/summary.json"))[-1]
+    whole, summary = live.page(), last.read_bytes()
+    last.unlink()  # as it is while the second run is at work
+    assert "1 of 6 runs was not made to the end" in live.page()
+    last.write_bytes(summary)
+    assert "was not made to the end" not in live.page()
+    assert "was not made to the end" not in whole
+
+
+def test_watch_ends_with_ctrl_c_and_says_what_is_wrong(tmp_path):
+    scenarios.run(small_horizontal.small("decomfl"), tmp_path / "run")
+    command = [sys.executable, "-m", "raydpzv", "watch", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        url = process.stdout.readline().strip()
+        assert "<!DOCTYPE html>" in asked(url)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert "not a run folder" in complaint(call("watch", tmp_path / "nothing"))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_an_open_page_follows_within_two_seconds_of_the_record(tmp_path):
+    folder = tmp_path / "run"
+    with at_work(folder), served(LivePage(folder)) as (url, _), tab() as page:
+        page.call("Page.navigate", url=url)
+        text, box = "document.documentElement.outerHTML", "document.getElementById('logx')"
+        until(lambda: updates_on(value(page, text)))
+        first = updates_on(value(page, f"{box}.click(); {text}"))
+        until(lambda: updates_on(value(page, text)) > first)
+        until(lambda: value(page, f"{box}.checked") is True)  # it looks as it did
+        assert page.logged == []
