@@ -270,11 +270,12 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     parts = {"y": data.y} | ({} if data.y_test is None else {"y_test": data.y_test})
     whole = data.x.dtype.kind in "iu"
     facts: dict[str, Any] = {"features": data.features, "integers": whole, "views": data.views}
-    owned = {"silos": data.owners, "users": data.users}
+    owned: dict[str, Any] = {"silos": data.owners, "users": data.users}
+    nobody: dict[str, Any] = {}
     if data.y.dtype.kind == "f":
         tables = [
             Table(name, x, np.zeros(len(y), np.int64), 1, values=y, **whose, **facts)
-            for x, y, whose in ((data.x, data.y, owned), (data.x_test, data.y_test, {}))
+            for x, y, whose in ((data.x, data.y, owned), (data.x_test, data.y_test, nobody))
             if x is not None and y is not None
         ]
         return tables[0] if len(tables) == 1 else Split(*tables)
