@@ -49,7 +49,7 @@ def test_wandb_keeps_what_the_rows_hold(tmp_path):
 
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     data, found = file.read_bytes()[7:], []
-    while data:  # records of one block: check sum, length, kind, then the bytes
+    while len(data) > 7:  # records of one block: check sum, length, kind, then the bytes
         size = int.from_bytes(data[4:6], "little")
         record = wandb_internal_pb2.Record.FromString(data[7 : 7 + size])
         data = data[7 + size :]
