@@ -24,8 +24,8 @@ from raydpzv.zo.directions import Direction
 if TYPE_CHECKING:
     from torch import nn
 
-_SMALL = 1 << 22
-"""Elements up to which a model is small: 16 MiB beside a process of a hundred MB."""
+_SMALL = 1 << 19
+"""Elements up to which a model is small: 2 MiB beside a process of a hundred MB."""
 _SMALL_WITH_ROWS = 1 << 14
 """The same of a model of whose embedding a batch reads some rows."""
 
