@@ -448,8 +448,7 @@ class WatchCommand(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
-    """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε. With
-    --compact, write a run's models to a seed file."""
+    """Write what may leave of a private run, all covered by an ε; with --compact, a run's models as a seed file."""
 
     run: Annotated[Path, Argument()]
     """Run folder."""
