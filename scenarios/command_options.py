@@ -438,7 +438,7 @@ class WatchCommand(Options):
     """Serve the page of a run or a comparison while it is made, on this machine alone."""
 
     folder: Annotated[Path, Argument()]
-    """Folder of a run or a comparison that has begun."""
+    """Folder of a run or a comparison, which may still be running."""
     port: int = 8765
     """The first port to try; the next free one is taken."""
     operator: bool = False
