@@ -25,7 +25,6 @@ from raydpzv.lazy_import import torch
 
 _SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
-"""Bytes of a file that are read at a time for its digest."""
 _READ_ONLY = 0o444
 
 Progress = Callable[[int, int, float], None]
