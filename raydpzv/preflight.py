@@ -58,6 +58,9 @@ class Checked:
     memory: int
     foretold: Forecast | None = None
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """Return what was found, a sentence each."""
         sizes = ", ".join(f"{size:,}" for size in dict.fromkeys(self.models.values()))

@@ -303,9 +303,12 @@ LOGS = Registry(
         "csv": "raydpzv.records.exporters:CsvLog",
         "tensorboard": "raydpzv.records.exporters:TensorBoardLog",
         "json": "raydpzv.records.exporters:JsonLog",
+        "mlflow": "raydpzv.records.trackers:MlflowLog",
+        "wandb": "raydpzv.records.trackers:WandbLog",
+        "trackio": "raydpzv.records.trackers:TrackioLog",
     },
 )
-"""Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder."""
+"""Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder, or to a tracker."""
 
 PREPARERS = Registry(
     "kind of learning",

@@ -438,7 +438,7 @@ class WatchCommand(Options):
     """Serve the page of a run or a comparison while it is made, on this machine alone."""
 
     folder: Annotated[Path, Argument()]
-    """Folder of a run or a comparison that has begun."""
+    """Folder of a run or a comparison, which may still be running."""
     port: int = 8765
     """The first port to try; the next free one is taken."""
     operator: bool = False
@@ -448,8 +448,7 @@ class WatchCommand(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
-    """Write what may leave of a private run: releases, models, claims and settings, all covered by an ε. With
-    --compact, write a run's models to a seed file."""
+    """Write what may leave of a private run, all covered by an ε; with --compact, a run's models as a seed file."""
 
     run: Annotated[Path, Argument()]
     """Run folder."""

@@ -68,7 +68,8 @@ Explain = Annotated[
 Log = Annotated[
     str | None,
     typer.Option(
-        help="Logs in the run folder, separated by commas: csv (scalars), tensorboard (event files), json (structured)."
+        help="Logs, separated by commas: csv (scalars), tensorboard (event files), json (structured), or trackers: "
+        "mlflow, wandb, trackio."
     ),
 ]
 Storage = Annotated[

@@ -35,7 +35,7 @@ def tables_console(width: int = WIDTH) -> Console:
 def show_run(
     summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: FullOutput
 ) -> None:
-    """Print a run's summary: verdict, tables and, if wanted, notes; or JSON: summary.json and its folder.
+    """Print a run's verdict and five figures, with `explain` all tables; or JSON: summary.json and its folder.
 
     tables: the run's rows; folder: where it is written.
     """
@@ -44,29 +44,19 @@ def show_run(
         print(json_text({"folder": str(folder)} | stated), end="")
         return
     from raydpzv.privacy.claim_words import withheld
-    from raydpzv.report.privacy import PrivacyBlock, verdict_line
-    from raydpzv.report.run_summary import headline, summary_table
-    from raydpzv.report.run_tables import CLIENT_NOTE, CLIENTS, RunView, client_rows, stalest
-    from raydpzv.report.table import grid
+    from raydpzv.report.privacy import verdict_line
+    from raydpzv.report.run_summary import headline, key_figures, pairs_table
 
-    console = tables_console()
+    console, clock = tables_console(), spec.clock.kind
     console.print(verdict_line(headline(summary)))
     for warning in summary["warnings"]:
         console.print(Text(f"warning: {warning}", style="yellow"))
     console.print()
-    console.print(summary_table(summary, spec.clock.kind))
-    if rows := client_rows(RunView("", summary, tables), as_tree(spec)):
-        shown, others = stalest(rows)
-        console.print()
-        console.print(grid(CLIENTS, shown).console(caption=others))
-    if output.explain and rows:
-        console.print(Text(CLIENT_NOTE, "dim"))
-    if summary["epsilon"]:
-        console.print()
-        console.print(PrivacyBlock(summary["epsilon"], output.explain))
     if output.explain:
-        console.print()
-        console.print(verdict_line(summary["privacy_verdict"]))
+        _show_tables(console, summary, tables, spec)
+    else:
+        console.print(pairs_table(key_figures(summary, clock)))
+        console.print(Text("\n--explain: every table, digest and note on ε", "dim"))
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
     if withheld(summary):
         console.print(
@@ -74,6 +64,25 @@ def show_run(
             "more (--operator: everything).",
             soft_wrap=True,
         )
+
+
+def _show_tables(console: Console, summary: Mapping[str, Any], tables: Rows, spec: AnyScenario) -> None:
+    from raydpzv.report.privacy import PrivacyBlock, verdict_line
+    from raydpzv.report.run_summary import summary_table
+    from raydpzv.report.run_tables import CLIENT_NOTE, CLIENTS, RunView, client_rows, stalest
+    from raydpzv.report.table import grid
+
+    console.print(summary_table(summary, spec.clock.kind))
+    if rows := client_rows(RunView("", summary, tables), as_tree(spec)):
+        shown, others = stalest(rows)
+        console.print()
+        console.print(grid(CLIENTS, shown).console(caption=others))
+        console.print(Text(CLIENT_NOTE, "dim"))
+    if summary["epsilon"]:
+        console.print()
+        console.print(PrivacyBlock(summary["epsilon"], True))
+    console.print()
+    console.print(verdict_line(summary["privacy_verdict"]))
 
 
 def show_privacy(

@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answer with the page, or its version; with 404 whoever has not the token."""
+        """Answer with the page, or its version; with 404 where the token is missing."""
         own = f"127.0.0.1:{self.server.server_port}", f"localhost:{self.server.server_port}"
         found = self.path.split("/")
         known = len(found) == 3 and secrets.compare_digest(found[1], self.server.token)
@@ -168,17 +168,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def serve(live: LivePage, port: int, begun: Callable[[str, int], None], stop: threading.Event) -> None:
+def serve(live: LivePage, port: int, started: Callable[[str, int], None], stop: threading.Event) -> None:
     """Serve a page on 127.0.0.1 until `stop` is set.
 
-    port: the first one that is tried, the next free one is taken; begun: called with the URL and the port.
+    port: the first one that is tried, the next free one is taken; started: called with the URL and the port.
     Raises InputError if none of a hundred is free.
     """
     server = _bound(port, live)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
     try:
-        begun(server.url, server.server_port)
+        started(server.url, server.server_port)
         stop.wait()
     finally:
         server.shutdown()

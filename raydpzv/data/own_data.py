@@ -19,6 +19,8 @@ from raydpzv.foreign import call, resolve
 
 _Y = ""
 """The labels among the parts that ids join."""
+_OWNED = ("clients", "users")
+"""Parts of a table that say whose each row is."""
 _FORMS = "(x, y), (x, y, x_test, y_test), a table with these names, or a data set of pairs"
 
 
@@ -28,7 +30,8 @@ class OwnData:
 
     x: numbers [D, ...], or with `views` the arrays of several parties side by side [D, ΣF]; y: whole numbers or texts
     [D], or numbers for labels, float64 [D, T].
-    owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of flat columns.
+    owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of flat columns; users: the user that each
+    row is about, int64 [D] in 0..U-1, where that is not its owner.
     """
 
     x: np.ndarray
@@ -38,6 +41,7 @@ class OwnData:
     owners: np.ndarray | None = None
     features: tuple[str, ...] = ()
     views: tuple[View, ...] = ()
+    users: np.ndarray | None = None
 
 
 def source(name: str) -> Source:
@@ -69,22 +73,26 @@ def own_data(given: Any, *, numbers: bool | None = False) -> OwnData:
         parts = _pairs(given)
     else:
         raise DataError(f"data: wanted {_FORMS}, got {type(given).__name__}")
-    if strange := parts.keys() - {"x", "y", "x_test", "y_test", "clients"}:
+    if strange := parts.keys() - {"x", "y", "x_test", "y_test", *_OWNED}:
         raise DataError(f'data: wanted {_FORMS}, got the name "{min(strange)}"')
     if not {"x", "y"} <= parts.keys() or ("x_test" in parts) != ("y_test" in parts):
         raise DataError(
             f"data: wanted x and y, and both or none of x_test and y_test, got {', '.join(parts)}"
         )
     features = _columns(parts["x"])
-    arrays = {name: as_array(value, name) for name, value in parts.items() if name != "clients"}
-    owners = parts.get("clients")
+    arrays = {name: as_array(value, name) for name, value in parts.items() if name not in _OWNED}
+    owners, users = (
+        numbered_owners(parts[name], len(arrays["x"]), name) if parts.get(name) is not None else None
+        for name in _OWNED
+    )
     return OwnData(
         arrays["x"],
         labels(arrays["y"], "y", numbers=numbers),
         arrays.get("x_test"),
         labels(arrays["y_test"], "y_test", numbers=numbers) if "y_test" in arrays else None,
-        None if owners is None else numbered_owners(owners, len(arrays["x"])),
+        owners,
         features,
+        users=users,
     )
 
 
@@ -223,8 +231,8 @@ def _rows_of(ids: Any, many: int, name: str) -> dict[Hashable, int]:
     return found
 
 
-def numbered_owners(owners: Sequence[Hashable] | np.ndarray, rows: int) -> np.ndarray:
-    """Return each row's client, int64 [D]: owners are numbered in the order in which they first appear."""
+def numbered_owners(owners: Sequence[Hashable] | np.ndarray, rows: int, name: str = "clients") -> np.ndarray:
+    """Return each row's owner, int64 [D], numbered in the order in which owners first appear. name: their part's."""
     number: dict[Hashable, int] = {}
     try:
         listed = list(owners.tolist() if hasattr(owners, "tolist") else owners)
@@ -234,7 +242,7 @@ def numbered_owners(owners: Sequence[Hashable] | np.ndarray, rows: int) -> np.nd
             f"clients: wanted how many there are, or the owner of each row, a number or a text ({error})"
         ) from None
     if len(found) != rows:
-        raise DataError(f"clients: wanted one owner a row, {rows}, got {len(found)}")
+        raise DataError(f"{name}: wanted one owner a row, {rows}, got {len(found)}")
     return np.array(found, np.int64)
 
 
@@ -262,10 +270,12 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     parts = {"y": data.y} | ({} if data.y_test is None else {"y_test": data.y_test})
     whole = data.x.dtype.kind in "iu"
     facts: dict[str, Any] = {"features": data.features, "integers": whole, "views": data.views}
+    owned: dict[str, Any] = {"silos": data.owners, "users": data.users}
+    nobody: dict[str, Any] = {}
     if data.y.dtype.kind == "f":
         tables = [
-            Table(name, x, np.zeros(len(y), np.int64), 1, silos=owners, values=y, **facts)
-            for x, y, owners in ((data.x, data.y, data.owners), (data.x_test, data.y_test, None))
+            Table(name, x, np.zeros(len(y), np.int64), 1, values=y, **whose, **facts)
+            for x, y, whose in ((data.x, data.y, owned), (data.x_test, data.y_test, nobody))
             if x is not None and y is not None
         ]
         return tables[0] if len(tables) == 1 else Split(*tables)
@@ -274,7 +284,7 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
             'data: y holds text: list the classes, such as classes=["ill", "well"] (data.classes)'
         )
     y, classes = numbered_labels(parts, request, name)
-    train = Table(name, data.x, y["y"], classes, silos=data.owners, **facts)
+    train = Table(name, data.x, y["y"], classes, **owned, **facts)
     if data.x_test is None:
         return train
     return Split(train, Table(name, data.x_test, y["y_test"], classes, **facts))

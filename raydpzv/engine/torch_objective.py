@@ -167,9 +167,9 @@ class TorchObjective:
     def central_losses(
         self, at: torch.Tensor, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both, each direction made once if all together have at most 2^22 elements."""
-        if self._device.type == "cpu" and not self._layers:
-            directions = made_once(directions, _LARGE)
+        """Return both, each direction made once where that is faster."""
+        if self._device.type == "cpu":
+            directions = made_once(directions)
         return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
 
     def _jointly(

@@ -18,7 +18,7 @@ def other_setting(there: AnyScenario, asked: AnyScenario) -> str:
 
     Where "auto" is asked for, it is what the run chose.
     """
-    has, wanted = (dict(_leaves(unlocated(as_tree(each)))) for each in (there, asked))
+    has, wanted = (dict(leaves(unlocated(as_tree(each)))) for each in (there, asked))
     for key in sorted(has.keys() | wanted.keys()):
         if wanted.get(key) not in (has.get(key), "auto"):
             return f"{key} is {_said(has.get(key))} there, asked for is {_said(wanted.get(key))}"
@@ -34,11 +34,11 @@ def require_settings(folder: RunFolder, asked: AnyScenario) -> None:
         )
 
 
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of a tree by their dotted names."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{name}.")
+            yield from leaves(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
 

@@ -226,10 +226,11 @@ def _templates() -> jinja2.Environment:
 def rendered(template: str, **said: Any) -> str:
     """Return a page made of the template of this name.
 
-    data: what its charts draw, as JSON, if it has any; version: of a page that is watched (`page.js`).
+    data: what its charts draw, as JSON, if it has any; version: of a page that is watched (`watch.js`).
     """
     library = f"/*\n{asset('uPlot.LICENSE')}*/\n{asset('uPlot.iife.min.js')}"
     scripts = [library, asset("page.js")] if said.get("data") else []
+    scripts += [asset("watch.js")] if said.get("version") else []
     hashes = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
     frame = {
         "style": Markup(asset("uPlot.min.css") + asset("page.css")),

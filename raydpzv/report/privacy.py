@@ -244,6 +244,9 @@ class ScenarioPrivacy:
         """Every ε as a row with its adversary, relation, mechanism, accountant and whether it is proved."""
         return [asdict(claim) for claim in self.plan.claims()] if self.plan else []
 
+    def __str__(self) -> str:
+        return self.verdict.text
+
     def _repr_html_(self) -> str:
         found = privacy_table(self.claims)
         rows, heads = (found.grid.rows, found.grid.heads) if found else ((), ())

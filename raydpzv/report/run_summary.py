@@ -127,14 +127,24 @@ def published_rows(summary: Summary) -> list[Row]:
 
 def summary_table(summary: Summary, clock: str = "virtual") -> Table:
     """Return the summary as a two-column console table, digests shortened. clock: see `summary_rows`."""
+    # a private run's rows hold losses: anyone who knows all but a label would find it by their digest
+    unshown = ("versions", "digest of rows") if withheld(summary) else ("versions",)
+    return pairs_table(
+        [
+            (name, value[:_DIGEST] if name.startswith("digest") else value)
+            for name, value in summary_rows(summary, clock)
+            if name not in unshown
+        ]
+    )
+
+
+def pairs_table(rows: Sequence[Row]) -> Table:
+    """Return names and values as a console table."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    # a private run's rows hold losses: anyone who knows all but a label would find it by their digest
-    unshown = ("versions", "digest of rows") if withheld(summary) else ("versions",)
-    for name, value in summary_rows(summary, clock):
-        if name not in unshown:
-            table.add_row(name, Text(value[:_DIGEST] if name.startswith("digest") else value))
+    for name, value in rows:
+        table.add_row(name, Text(value))
     return table
 
 

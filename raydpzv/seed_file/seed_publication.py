@@ -95,20 +95,18 @@ def publish_seed_file(
     verdict = _require_leaving(folder)
     if out.is_dir() or (out.exists() and not out.read_bytes().startswith(MAGIC)):
         raise InputError(f"{out}: holds something else than a seed file; choose another --out, or delete it")
-    file, base = _file_of(folder, client, form, weights)
-    models, exact = [], True
-    on_record = models_on_record(folder)
-    for model in file.models:
-        x = rebuilt(file, model, base)
-        models.append(replace(model, result=bytes.fromhex(sha256(x))))
-        exact = exact and sha256(x) == sha256(on_record[model.name])
-    if not exact and form != "float16":
+    file, base = _file_of(folder, client, weights)
+    whole, on_record = _with_results(file, base), models_on_record(folder)
+    if any(model.result.hex() != sha256(on_record[model.name]) for model in whole.models):
         raise ReplayMismatch(
             f"{path}: the models rebuilt from its ledger are not those on record; another machine or other library "
             "versions (compare environment.json)"
         )
-    data = encode_seed_file(replace(file, models=tuple(models)))
-    decode_seed_file(data, out)
+    given = [_in_form(model, form or smallest_form(model.scalars)) for model in whole.models]
+    file = _with_results(replace(whole, models=tuple(given)), base)
+    models = file.models
+    exact = [model.result for model in models] == [model.result for model in whole.models]
+    data = encode_seed_file(file)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, data)
     stored = sum(t.values.nbytes for m in models for t in m.tensors if t.values is not None)
@@ -117,6 +115,14 @@ def publish_seed_file(
         *(len(data), stored, scalars, sorted({model.form for model in models}), exact, verdict),
         {model.name: model.result.hex() for model in models},
     )
+
+
+def _with_results(file: SeedFile, base: Mapping[str, RawTensor] | None) -> SeedFile:
+    """Return what a reader of the file's bytes gets, with the digests of what it rebuilds."""
+    read = decode_seed_file(encode_seed_file(file))
+    found = [sha256(rebuilt(read, model, base)) for model in read.models]
+    models = [replace(m, result=bytes.fromhex(digest)) for m, digest in zip(read.models, found, strict=True)]
+    return replace(read, models=tuple(models))
 
 
 def _require_leaving(folder: RunFolder) -> str:
@@ -133,9 +139,9 @@ def _require_leaving(folder: RunFolder) -> str:
 
 
 def _file_of(
-    folder: RunFolder, client: int | None, form: ScalarForm | None, weights: str | Path | None
+    folder: RunFolder, client: int | None, weights: str | Path | None
 ) -> tuple[SeedFile, dict[str, RawTensor] | None]:
-    """Return a run's seed file without digests of results, and the weights that readers have."""
+    """Return a run's seed file, scalars float32 and no digests of results yet, and the weights that readers have."""
     spec = folder.spec()
     if spec.descriptor.rule is None or not folder.ledger.exists():
         raise InputError(
@@ -160,7 +166,6 @@ def _file_of(
             begin = plan.tail() if one.party is not None else None
             average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
-    models = [_in_form(model, form or smallest_form(model.scalars)) for model in models]
     frozen = frozen_sha256(base, trained_names(models)) if base else b""
     return _file(header, models, frozen), base
 

@@ -22,7 +22,7 @@ from scenarios.command_options import ReplayCommand
 def replay_command(options: ReplayCommand) -> None:
     """Rebuild models of a run, all or one client's, at its end or after `at` updates, and print their digests."""
     run, at, moved, out = options.run, options.at, options.moved or (), options.out
-    if run.is_file() or run.suffix == ".seeds":
+    if run.is_file() or (run.suffix == ".seeds" and not run.is_dir()):
         _replay_seed_file(options)
         return
     if options.weights is not None:

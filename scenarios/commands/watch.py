@@ -14,7 +14,7 @@ def watch_command(options: WatchCommand) -> None:
     """Serve the page on this machine until Ctrl-C."""
     live, stop = LivePage(options.folder, options.moved or (), operator=options.operator), threading.Event()
 
-    def begun(url: str, port: int) -> None:
+    def started(url: str, port: int) -> None:
         if port != options.port:
             print(f"port {options.port} is in use, this is {port}", file=sys.stderr)
         print(url, flush=True)
@@ -22,4 +22,4 @@ def watch_command(options: WatchCommand) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    serve(live, options.port, begun, stop)
+    serve(live, options.port, started, stop)

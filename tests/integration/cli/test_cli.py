@@ -40,8 +40,12 @@ def frozen(tmp_path_factory):
     return folder
 
 
-def test_run_prints_a_table_and_writes_a_folder(tmp_path):
-    result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run")
+def test_run_prints_one_screen_or_every_table_and_writes_a_folder(tmp_path):
+    short = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "short").stdout
+    assert len(short.splitlines()) <= 24
+    for word in ("NOT PRIVATE", "test accuracy", "staleness", "bytes", "time", "--explain", "raydpzv report"):
+        assert word in short
+    result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run", "--explain")
     assert result.exit_code == 0, result.output
     for word in ("accuracy", "NOT PRIVATE", "paper", "client", "server", str(tmp_path / "run")):
         assert word in result.stdout.replace("\n", "") or word in result.stdout

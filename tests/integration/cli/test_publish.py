@@ -263,7 +263,7 @@ def test_the_page_of_a_private_run_is_that_of_what_was_published(copied):
 def test_the_screen_of_a_private_run_shows_no_training_loss_and_no_digest_of_its_rows(made, tmp_path):
     spec, *_ = made
     (tmp_path / "s.toml").write_text(as_toml(spec))
-    result = call("run", tmp_path / "s.toml", "--out", tmp_path / "run")
+    result = call("run", tmp_path / "s.toml", "--out", tmp_path / "run", "--explain")
     assert result.exit_code == 0, result.output
     folder = RunFolder.open(tmp_path / "run")
     losses = folder.rows()["service"].column("loss").to_pylist()

@@ -341,9 +341,9 @@ def test_claims_name_what_they_suppose_of_own_code():
     small = {"updates": 3, "embedding": 2, "batch": 4} | settings
     proof, said = {"mode": "proved", "epsilon": 4.0, "clip": 1.0}, {}
     for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items():
-        stated = {"trust": ["model"]} if how == "own" else {}
+        stated = {"trust": "model"} if how == "own" else {}
         views = [x[:, :2], x[:, 2:]]
-        scenario = raydpzv.vertical(model, views, np.arange(60) % 2, privacy=proof | stated, **small)
+        scenario = raydpzv.vertical(model, views, np.arange(60) % 2, privacy=proof, **stated, **small)
         said[how] = raydpzv.run(scenario).summary["privacy_verdict"]
     assert "your own model was made without these records" in said["own"]
     assert "your own model" not in said["mlp"]

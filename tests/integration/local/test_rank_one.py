@@ -19,7 +19,9 @@ from tests.helpers.small_users import small as small_users
 
 LAW = "method.direction=rank_one"
 GROUPS = 'method.groups={"1.*" = {lr = 2.0, smoothing = 0.5}, "3.weight" = {lr = 0.5}}'
-LAWS = {"law": (LAW,), "groups": (GROUPS,), "both": (LAW, GROUPS)}
+WIDE = "model.hidden=[1200]"
+"""A model whose directions go through its layers together."""
+LAWS = {"law": (LAW,), "groups": (GROUPS,), "both": (LAW, GROUPS), "together": (LAW, GROUPS, WIDE)}
 VERTICAL = ("data.train_rows=80", "data.test_rows=30", "budget.updates=24", "evaluate.every=12")
 X = (Key(0) / "rank one").generator().standard_normal((90, 6)).astype(np.float32)
 Y = np.arange(90) % 3
@@ -40,12 +42,13 @@ def test_a_run_is_rebuilt_and_resumed_to_the_same_bits(tmp_path, method, which):
     first = (2.0, 0.5) if which != "law" else (1.0, 1.0)
     assert factors[:2] == [("1.weight", *first), ("1.bias", *first)]
     assert (factors[2][1] == 0.5) is (which != "law")
-    assert not np.array_equal(whole.models["shared"], scenarios.run(small(method)).models["shared"])
+    plain = scenarios.run(small(method, *LAWS[which][2:]))
+    assert not np.array_equal(whole.models["shared"], plain.models["shared"])
 
 
 def test_threads_and_clients_with_models_of_their_own_move_no_bits():
     bits = [
-        scenarios.run(small(kind, LAW, GROUPS, *more)).summary["model_digest"]
+        scenarios.run(small(kind, LAW, GROUPS, WIDE, *more)).summary["model_digest"]
         for kind, more in (("decomfl", ()), ("decomfl", ("resources.threads=2",)), ("per_client", ()))
     ]
     assert bits[0] == bits[1] == bits[2]
@@ -71,7 +74,8 @@ def test_a_vertical_run_is_replayed_and_its_clients_rebuilt(tmp_path, method, wh
         assert found is not None
         assert found.verified
         assert np.array_equal(found.models["client 1"], run.models["client 1"])
-    plain = scenarios.run(scenarios.load("digits_dpzv", list(name)))
+    wide = (WIDE,) if which == "together" else ()
+    plain = scenarios.run(scenarios.load("digits_dpzv", [*name, *wide]))
     moved = {p: not np.array_equal(run.models[p], plain.models[p]) for p in ("client 1", "server")}
     assert moved["client 1"]
     assert moved["server"], "the head's own step is along the law too, and its inputs differ"

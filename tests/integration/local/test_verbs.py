@@ -45,7 +45,7 @@ def private(updates: int = 10):
         head="sum",
         server="frozen",
         data={"split": "plain"},
-        privacy={"mode": "proved", "epsilon": 1.0, "clip": 0.1},
+        privacy={"mode": "proved", "epsilon": 1.0, "clip": 0.1, "trust": ["model"]},
     )
 
 
@@ -64,6 +64,7 @@ def test_a_private_scenario_goes_through_every_function(tmp_path):
     assert terms == {"adversary": "client", "relation": "replace", "holds": True}
     assert run.epsilon["epsilon"] == pytest.approx(promised["epsilon"])
     assert "57.1 %" in foretold._repr_html_()
+    assert str(foretold).startswith("PRIVATE. ε = 1")
     assert "PRIVATE" in run._repr_html_()
     found = raydpzv.audit(run, tmp_path / "audit", canaries=1)
     assert found.facts == raydpzv.audit(tmp_path / "run", canaries=1).facts

@@ -72,7 +72,8 @@ def test_whole_numbers_stay_whole():
             "y has whole numbers above .*number the classes from 0",
         ),
         ((np.array(["a", "b"]), Y), "x is <U1 of shape .2,.: wanted numbers"),
-        ({"x": X, "y": Y, "clients": [0, 1]}, "wanted one owner a row, 4, got 2"),
+        ({"x": X, "y": Y, "clients": [0, 1]}, "clients: wanted one owner a row, 4, got 2"),
+        ({"x": X, "y": Y, "users": [0, 1]}, "users: wanted one owner a row, 4, got 2"),
     ],
 )
 def test_data_that_cannot_be_used_are_refused(given, complaint):
@@ -162,3 +163,11 @@ def test_labels_have_ids_of_their_own(named):
 def test_ids_that_join_nothing_are_refused(ids, complaint):
     with pytest.raises(DataError, match=complaint):
         by_ids({"a": LEFT, "b": RIGHT}, np.arange(4), ids)
+
+
+def test_users_are_numbered_beside_the_clients_that_hold_them():
+    found = own_data({"x": X, "y": Y, "clients": ["b", "a", "b", "c"], "users": ["u", "v", "w", "u"]})
+    assert found.owners is not None
+    assert found.users is not None
+    assert found.owners.tolist() == [0, 1, 0, 2]
+    assert found.users.tolist() == [0, 1, 2, 0]

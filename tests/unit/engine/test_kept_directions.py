@@ -72,7 +72,7 @@ def test_an_update_makes_each_direction_once(law: Any, momentum: float, count: i
 
 def test_more_than_the_limit_is_made_again(monkeypatch: pytest.MonkeyPatch, made: list[int]) -> None:
     def stepped(limit: int) -> tuple[bytes, str]:
-        monkeypatch.setattr(under_test, "KEPT_FLOATS", limit)
+        monkeypatch.setattr(under_test, "TORCH_FLOATS", limit)
         of = bottom(Rule("sphere", 0.9))
         found = of.embed_along(IDS, [4, 5], (0.1, -0.1))
         of.descend(Steps.of(Step([4, 5], [0.3, 0.2], 0.01)))
@@ -99,12 +99,16 @@ def test_central_differences_make_each_direction_once(law: Any, name: str, made:
     assert not np.array_equal(*found)
 
 
-def test_central_differences_of_many_parameters_keep_none(made: list[int]) -> None:
+def test_central_differences_of_many_parameters_keep_none(
+    monkeypatch: pytest.MonkeyPatch, made: list[int]
+) -> None:
     directions = [Direction(seed, 50) for seed in (8, 9)]
-    assert made_once(directions, 99) is directions
-    assert [type(u) is Direction for u in made_once(directions, 100)] == [False, False]
+    monkeypatch.setattr(under_test, "TORCH_FLOATS", 99)
+    assert made_once(directions) is directions
+    monkeypatch.setattr(under_test, "TORCH_FLOATS", 100)
+    assert [type(u) is Direction for u in made_once(directions)] == [False, False]
     grouped = [Direction(8, 50, spans=(Span(0, 50, 0, smoothing=2.0),))]
-    assert made_once(grouped, 100) is grouped
+    assert made_once(grouped) is grouped
     assert made == [8, 9]
 
 

@@ -35,7 +35,7 @@ def logged(tmp_path_factory):
         "data.validation_fraction=0.2",
     ]
     logs = chosen_logs("csv, tensorboard,json")
-    assert len(logs) == len(LOGS)
+    assert len(logs) == len(LOGS) - 3  # trackers want libraries of their own
     return raydpzv.run(raydpzv.load("digits_dpzv", given), folder, callbacks=logs), folder
 
 
@@ -167,7 +167,7 @@ def test_a_wrong_name_is_refused_with_the_nearest_and_a_missing_library_with_the
         chosen_logs("tensorboard")
 
 
-@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("name", ["csv", "tensorboard", "json"])
 def test_without_a_folder_a_log_says_what_it_wants(name):
     (log,) = chosen_logs(name)
     with pytest.raises(InputError, match="wanted a run folder to write a log to"):

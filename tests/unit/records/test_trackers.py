@@ -1,0 +1,80 @@
+"""Trackers get the scalars that the rows hold, and the settings."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+
+import pytest
+
+import raydpzv
+from raydpzv.errors import InputError
+from raydpzv.registry import LOGS
+from scenarios.options import chosen_logs
+
+SHORT = ["budget.updates=60", "evaluate.every=20", "privacy.noise=seeded"]
+
+
+def tracked(name, folder):
+    """A run with this tracker, and its accuracies as the rows have them: (update, accuracy)."""
+    pytest.importorskip(LOGS[name].library, reason=f"{name} is not installed")
+    run = raydpzv.run(raydpzv.load("digits_dpzv", SHORT), folder / "run", callbacks=chosen_logs(name))
+    return [(row["round"], row["accuracy"]) for row in run.rows("evaluation").to_pylist()]
+
+
+@pytest.mark.filterwarnings("ignore")  # of its own libraries
+def test_mlflow_reads_back_what_the_rows_hold(tmp_path):
+    wanted = tracked("mlflow", tmp_path)
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("raydpzv").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["budget.updates"] == "60"
+    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "accuracy")] == wanted
+
+
+def test_trackio_reads_back_what_the_rows_hold(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    wanted = tracked("trackio", tmp_path)
+    with sqlite3.connect(tmp_path / "trackio" / "raydpzv.db") as database:
+        found = [(step, json.loads(m)) for step, m in database.execute("select step, metrics from metrics")]
+    assert [(step, m["accuracy"]) for step, m in found if "accuracy" in m] == wanted
+
+
+def test_wandb_keeps_what_the_rows_hold(tmp_path):
+    wanted = tracked("wandb", tmp_path)
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    data, found = file.read_bytes()[7:], []
+    while len(data) > 7:  # records of one block: check sum, length, kind, then the bytes
+        size = int.from_bytes(data[4:6], "little")
+        record = wandb_internal_pb2.Record.FromString(data[7 : 7 + size])
+        data = data[7 + size :]
+        items = {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
+        if "accuracy" in items:
+            found.append((json.loads(items["update"]), json.loads(items["accuracy"])))
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb", "trackio"])
+def test_a_tracker_that_is_not_installed_is_named_with_the_command(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=rf"pip install 'raydpzv\[{name}\]'"):
+        chosen_logs(name)
+
+
+def test_an_error_of_a_tracker_warns_and_the_run_continues(tmp_path, monkeypatch):
+    class Broken:
+        @staticmethod
+        def init(**_):
+            raise OSError("no network")
+
+    monkeypatch.setitem(sys.modules, "wandb", Broken)
+    with pytest.warns(RuntimeWarning, match="no network; the run continues"):
+        run = raydpzv.run(
+            raydpzv.load("digits_dpzv", SHORT), tmp_path / "run", callbacks=chosen_logs("wandb")
+        )
+    assert run.summary["status"] == "done"
