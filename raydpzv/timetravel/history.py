@@ -135,13 +135,16 @@ class RunHistory(ABC):
 
     def model(self, name: str, update: int) -> np.ndarray:
         """Return a model's parameters after `update` updates, float32 [d]. Raises InputError beyond the ledger."""
-        self._require(update)
+        if not 0 <= update <= self.updates:
+            raise InputError(
+                f"update {update}: wanted 0..{self.updates}, the updates in the ledger of {self.folder.path}"
+            )
         return self._models[name].at(update)
 
     def moment(self, update: int) -> Moment:
-        """Return what happened in an update from 1 on; of 0, what was before. Raises InputError beyond the ledger."""
-        self._require(update)
-        before = [self.model(name, max(update - 1, 0)) for name in self.names()]
+        """Return what happened in an update from 1 on; of 0, what was before."""
+        last = max(update - 1, 0) if update <= self.updates else update  # which is refused by its own name
+        before = [self.model(name, last) for name in self.names()]
         moved = {
             name: float(np.linalg.norm(self.model(name, update).astype(np.float64) - was))
             for name, was in zip(self.names(), before, strict=True)
@@ -168,12 +171,6 @@ class RunHistory(ABC):
             if evaluated.num_rows
             else None,
         )
-
-    def _require(self, update: int) -> None:
-        if not 0 <= update <= self.updates:
-            raise InputError(
-                f"update {update}: wanted 0..{self.updates}, the updates in the ledger of {self.folder.path}"
-            )
 
     def next_fall(self, after: int, progress: Callable[[int], None] = lambda update: None) -> int | None:
         """Return the first update > `after` whose accuracy is below that of the update before; None: there is none."""
