@@ -274,7 +274,7 @@ class MeanAccount(ReleaseAccount):
     def __init__(self, plan: MeanReleasePlan) -> None:
         self._plan, self._records = plan, Participations(plan.rows)
         self._sigma = 0.0 if plan.defect() else plan.sigma
-        self._proves = not plan.premises()
+        self._proves = not plan.unmet()
         # squared: how far one record moves one release, with hidden state all that the clip lets through
         self._reach = (2 * plan.clip if plan.hidden_state else plan.sensitivity("replace")) ** 2
         self._releases = self._largest_batch = 0

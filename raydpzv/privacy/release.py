@@ -302,9 +302,13 @@ class ReleasePlan(ABC):
         """Return whose ε a budget bounds, and what neighbours differ in, in words."""
         return f"adversary {adversary}", "replace one record"
 
+    def unmet(self) -> tuple[str, ...]:
+        """Return what the proofs suppose and this run lacks, from its first release on."""
+        return (*self.premises(), *self.unstated)
+
     def missing_premises(self) -> tuple[str, ...]:
         """Return what the proofs suppose and this run lacks, its planned length included."""
-        return (*self.premises(), *self.unstated, *(() if self.planned else (_UNPLANNED,)))
+        return (*self.unmet(), *(() if self.planned else (_UNPLANNED,)))
 
     def claims(self) -> tuple[Claim, ...]:
         """Return the side-by-side table: no row holds where a premise is missing."""

@@ -326,7 +326,7 @@ class RowAccount(ReleaseAccount):
             rows=max(spent.rows, self._rows[group]),
             uploads=max(spent.uploads, self._uploads[group]),
         )
-        proved = self.mu() if self._plan.adversary == "client" else math.inf
+        proved = self.mu() if self._plan.adversary == "client" and not self._plan.unmet() else math.inf
         return PrivacyLoss(self.paper_mu(), proved, self._plan.delta)
 
     def spent(self) -> Spent:

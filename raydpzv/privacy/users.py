@@ -323,7 +323,7 @@ class UserAccount(ReleaseAccount):
     """
 
     def __init__(self, plan: UserReleasePlan) -> None:
-        self._plan, self._proves = plan, not plan.obstacle() and not plan.premises()
+        self._plan, self._proves = plan, not plan.obstacle() and not plan.unmet()
         self._drawn = Participations(plan.users) if plan.sampled else None
         self._releases = self._remade = 0
         self._sent = np.zeros(plan.silos, np.int64)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from raydpzv.arrow_columns import array, equal
 from raydpzv.records import metrics
-from raydpzv.report import plots
+from raydpzv.report import plots, run_plots
 from raydpzv.report.measure_plots import judged
 from raydpzv.report.plots import Panel, ReportFigure
-from raydpzv.report.run_plots import clock_axis, updates_axis
+from raydpzv.report.run_plots import EpsilonSeries, clock_axis, updates_axis
 from raydpzv.report.run_tables import RunView
 from raydpzv.settings.party_names import label
 
@@ -122,7 +122,7 @@ def axes(runs: Sequence[RunView], clock: str) -> tuple[Data, list[Data]]:
         "update": updates_axis(runs),
         "time": clock_axis(runs).replace("run clock (s)", f"{seconds} seconds"),
         "bytes": "bytes sent, up and down",
-        "epsilon": "ε spent so far",
+        "epsilon": _spent_words(runs) if any("epsilon" in table for table in tables) else "",
     }
     moving = [key for key in words if any(any(table.get(key) or ()) for table in tables)]
     return {key: words[key] for key in moving}, tables
@@ -144,20 +144,24 @@ def _clocks(run: RunView) -> Data:
         "bytes": numbers(total),
     }
     if spent := _spent(run):
-        when, epsilon = spent
-        values = np.concatenate([[0.0], epsilon])[np.searchsorted(when, at, "right")]
+        values = np.concatenate([[0.0], spent.values])[np.searchsorted(spent.round, at, "right")]
         found["epsilon"] = numbers(np.maximum.accumulate(values))
     return found
 
 
-def _spent(run: RunView) -> tuple[Array, Array] | None:
-    """Return updates and the ε that is proved against a client so far, else the paper's; None without a finite one."""
-    of_users, found = (
-        metrics.user_epsilons(run.rows["user_epsilon"]),
-        metrics.epsilon_series(run.rows["release"]),
-    )
-    series = [of_users["client"]] if of_users else [(found.round, found.client), (found.round, found.paper)]
-    return next((one for one in series if len(one[0]) and np.isfinite(one[1]).all()), None)
+def _spent(run: RunView) -> EpsilonSeries | None:
+    """Return the ε that is proved against a client so far, else the paper's; None without a finite one with terms."""
+    series = {found.kind: found for found in run_plots.spent([run])}
+    kept = [series[kind] for kind in ("client", "paper") if kind in series]
+    return next((one for one in kept if len(one.round) and len(one.finite[0]) == len(one.round)), None)
+
+
+def _spent_words(runs: Sequence[RunView]) -> str:
+    """Say whose ε the axis has, of each run where they differ."""
+    found = {run.label: series.name for run in runs if (series := _spent(run))}
+    names = list(dict.fromkeys(found.values()))
+    whose = names[0] if len(names) == 1 else "; ".join(f"{run}: {name}" for run, name in found.items())
+    return f"ε spent so far, {whose}"
 
 
 def _lanes(client: Array, run: RunView) -> tuple[Array, list[str]]:

@@ -193,24 +193,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     A curve is drawn only where it is finite and where summary.json states its δ, mechanism, relation,
     adversary and accountant, which its legend repeats.
     """
-    of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
-    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
-    series = [
-        (i, r, metrics.epsilon_series(r.rows["release"]))
-        for i, r in enumerate(runs)
-        if not of_users[i] and not claim_words.of_users(r.summary.get("epsilon") or [])
-    ]
-    curves = [
-        _EpsilonSeries(i, r, who, rounds, values)
-        for i, r in enumerate(runs)
-        for who, (rounds, values) in of_users[i].items()
-    ]
-    curves += [
-        _EpsilonSeries(i, r, kind, s.round, values)
-        for i, r, s in series
-        for kind, values in (("client", s.client), ("paper", s.paper))
-        if len(s.round) and not (kind == "paper" and _is_proved(r))
-    ]
+    curves = spent(runs)
     if not curves:
         return None
     obstacles = [f"{c.run.label}, {c.name}: {c.obstacle}" for c in curves if c.obstacle]
@@ -225,13 +208,36 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     return ReportFigure("epsilon_over_updates", caption, figure, [Panel("ε spent so far", "ε", shown)])
 
 
+def spent(runs: Sequence[RunView]) -> list[EpsilonSeries]:
+    """Return every series of ε of runs: of users by adversary, else against a client and as the paper claims it."""
+    of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
+    series = [
+        (i, r, metrics.epsilon_series(r.rows["release"]))
+        for i, r in enumerate(runs)
+        if not of_users[i] and not claim_words.of_users(r.summary.get("epsilon") or [])
+    ]
+    curves = [
+        EpsilonSeries(i, r, who, rounds, values)
+        for i, r in enumerate(runs)
+        for who, (rounds, values) in of_users[i].items()
+    ]
+    curves += [
+        EpsilonSeries(i, r, kind, s.round, values)
+        for i, r, s in series
+        for kind, values in (("client", s.client), ("paper", s.paper))
+        if len(s.round) and not (kind == "paper" and _is_proved(r))
+    ]
+    return curves
+
+
 def _is_proved(run: RunView) -> bool:
     """Whether its claims are those of privacy.mode = "proved", none of which is a paper's."""
     return any(claim["adversary"] == "all_clients" for claim in run.summary.get("epsilon") or [])
 
 
 @dataclass(frozen=True)
-class _EpsilonSeries:
+class EpsilonSeries:
     """One series of ε of one run; `kind` is "paper", or the adversary that it is proved against."""
 
     index: int
@@ -275,9 +281,9 @@ class _EpsilonSeries:
         return " and ".join(parts)
 
 
-def _merge(curves: Sequence[_EpsilonSeries]) -> list[_EpsilonSeries]:
+def _merge(curves: Sequence[EpsilonSeries]) -> list[EpsilonSeries]:
     """Return equal curves with equal terms as one, under the names of all their runs."""
-    groups: list[list[_EpsilonSeries]] = []
+    groups: list[list[EpsilonSeries]] = []
     for curve in curves:
         twins = next((g for g in groups if _equal(g[0], curve)), None)
         if twins is None:
@@ -288,13 +294,13 @@ def _merge(curves: Sequence[_EpsilonSeries]) -> list[_EpsilonSeries]:
     return [replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)]
 
 
-def _equal(one: _EpsilonSeries, other: _EpsilonSeries) -> bool:
+def _equal(one: EpsilonSeries, other: EpsilonSeries) -> bool:
     arrays = ((one.round, other.round), (one.values, other.values))
     same = all(np.array_equal(a, b, equal_nan=True) for a, b in arrays)
     return same and (one.kind, one.terms) == (other.kind, other.terms)
 
 
-def _draw_epsilon(series: Sequence[_EpsilonSeries]) -> tuple[Figure, list[Curve]]:
+def _draw_epsilon(series: Sequence[EpsilonSeries]) -> tuple[Figure, list[Curve]]:
     labels = ["\n".join([f"{s.run.label}: {s.name}", *_wrapped(f"({s.terms})")]) for s in series]
     height = 3.97 + 0.17 * sum(label.count("\n") for label in labels)
     figure, ax = chart("ε spent so far", updates_axis([s.run for s in series]), "ε", height)

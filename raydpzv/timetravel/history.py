@@ -143,7 +143,8 @@ class RunHistory(ABC):
 
     def moment(self, update: int) -> Moment:
         """Return what happened in an update from 1 on; of 0, what was before."""
-        before = [self.model(name, max(update - 1, 0)) for name in self.names()]
+        last = max(update - 1, 0) if update <= self.updates else update  # which is refused by its own name
+        before = [self.model(name, last) for name in self.names()]
         moved = {
             name: float(np.linalg.norm(self.model(name, update).astype(np.float64) - was))
             for name, was in zip(self.names(), before, strict=True)

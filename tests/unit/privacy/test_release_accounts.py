@@ -100,6 +100,17 @@ def test_rows_that_would_be_miscounted_are_refused(kind: str, ids: list[int]) ->
     assert (account.spent().releases, account.spent().counted) == (0, 0)
 
 
+@pytest.mark.parametrize("lacking", ["unstated", "fitted"])
+@pytest.mark.parametrize("kind", [kind for kind in PLANS if kind != "integers"])
+def test_an_account_proves_nothing_where_a_premise_is_missing(kind: str, lacking: str) -> None:
+    plan = PLANS[kind]
+    short = replace(plan, **{lacking: ("your own model may mix the records of a batch",)})
+    if lacking == "unstated" or plan.premises() != short.premises():
+        loss = short.account().charge(short.first_event())
+        assert loss.epsilon("client") == math.inf
+        assert not any(math.isfinite(loss.epsilon(whose)) for whose in ("external", "server"))
+
+
 STATED = [
     (kind, adversary)
     for kind, plan in PLANS.items()

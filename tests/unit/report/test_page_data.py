@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from raydpzv.report import page_data
 from raydpzv.report.page_data import extremes
+from raydpzv.report.run_plots import CLIENT, PAPER
 from tests.helpers.report_views import view
 
 
@@ -38,6 +41,23 @@ def test_clocks_are_exact_where_the_run_was_evaluated(tmp_path: Path) -> None:
         assert table["time"][at] == pytest.approx(row["time"], rel=1e-6)
         assert table["bytes"][at] == sum(m["bytes"] for m in message if m["round"] <= row["round"])
     assert table["epsilon"][-1] == pytest.approx(8.25)
+
+
+def test_the_axis_of_epsilon_says_whose_it_is_and_is_left_out_where_nothing_is_stated(tmp_path: Path) -> None:
+    run = view(tmp_path, "a", rounds=60)
+    claimed = [c | {"holds": False} for c in run.summary["epsilon"] if c["adversary"] == "paper"]
+    unproved = np.full(run.rows["release"].num_rows, np.inf)
+    place = run.rows["release"].schema.get_field_index("epsilon_client")
+    release = run.rows["release"].set_column(place, "epsilon_client", pa.array(unproved))
+    paper = replace(
+        run, label="b", summary=run.summary | {"epsilon": claimed}, rows={**run.rows, "release": release}
+    )
+    silent = replace(run, label="c", summary=run.summary | {"epsilon": []})
+    assert page_data.axes([run], "virtual")[0]["epsilon"] == f"ε spent so far, {CLIENT}"
+    assert page_data.axes([paper], "virtual")[0]["epsilon"] == f"ε spent so far, {PAPER}"
+    both = page_data.axes([run, paper, silent], "virtual")[0]["epsilon"]
+    assert both == f"ε spent so far, a: {CLIENT}; b: {PAPER}"
+    assert "epsilon" not in page_data.axes([silent], "virtual")[0]
 
 
 def test_a_heat_map_has_the_mean_age_of_each_clients_embeddings(tmp_path: Path) -> None:
