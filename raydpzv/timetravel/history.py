@@ -184,7 +184,12 @@ class RunHistory(ABC):
         return None
 
     def next_stale(self, after: int, least: int) -> int | None:
-        """Return the first update > `after` that used an embedding or model at least so many updates old, or None."""
+        """Return the first update > `after` that used an embedding or model at least so many updates old, or None.
+
+        Raises InputError for a number below 1.
+        """
+        if least < 1:
+            raise InputError(f"--stale: wanted a number from 1 on, got {least}")
         found = np.flatnonzero(self._stale[after + 1 :] >= least)
         return after + 1 + int(found[0]) if len(found) else None
 
@@ -225,8 +230,8 @@ class RunHistory(ABC):
         """Return the ε on record until then and its terms, None where the summary proves none."""
         claims = self.folder.summary().get("epsilon") or [] if self.folder.has_summary() else []
         for table, column, adversary in (
-            ("release", "epsilon_client", "client"),
             ("user_epsilon", "external", "external"),
+            ("release", "epsilon_client", "client"),
         ):
             whole, until = self.rows[table][column], self._until(table, update)[column]
             if len(until) and (claim := claim_behind(claims, adversary, float(whole[-1].as_py()))):

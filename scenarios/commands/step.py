@@ -34,7 +34,9 @@ def step_command(options: StepCommand) -> None:
         if options.without is not None or options.rank:
             _print_absences(walk, options)
             return
-        lines = walk.fall() if options.fall else walk.stale(options.stale) if options.stale else walk.lines()
+        lines = walk.fall() if options.fall else walk.lines()
+        if options.stale is not None:
+            lines = walk.stale(options.stale)
         if options.as_json:
             begin, _ = walk.update, list(lines)
             print(as_json(walk.facts() | ({"found": walk.update > begin} if searches else {})))

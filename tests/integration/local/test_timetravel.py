@@ -207,6 +207,7 @@ def test_what_cannot_be_told_is_refused(shared, tmp_path):
         with pytest.raises(InputError, match=r"--since: wanted 0\.\.23, got 24"):
             what_if(history, 24)
     scenarios.run(small_horizontal.small("fedavg"), tmp_path / "weights")
+    assert "--stale: wanted a number from 1 on" in complaint(call("step", shared, "--stale", -1))
     assert "has no ledger" in complaint(call("step", tmp_path / "weights"))
     assert "not a run folder" in complaint(call("step", tmp_path / "nothing"))
 
