@@ -53,8 +53,12 @@ class Meter:
         return timed
 
 
+_FILES = ("csv", "tensorboard", "json")
+"""The logs that need no tracker's own program."""
+
+
 def _logs(way: str) -> list[Callback]:
-    return [make() for make in LOGS.values()] if way == "all on" else []
+    return [LOGS[name]() for name in _FILES] if way == "all on" else []
 
 
 def local(way: str, updates: int) -> tuple[float, float]:

@@ -1,7 +1,8 @@
 """Peak memory of a client's training step: DPZV beside first-order training of the same model on the same batch.
 
 The model: 24 linear layers of 1450 x 1450 with ReLU between, 50.5 million parameters, 4.2 % of them in each layer.
-DPZV keeps one perturbed layer beside the parameters: a model with one dominant layer needs more.
+DPZV keeps one perturbed layer beside the parameters: a model with one dominant layer needs more. Below a million
+parameters it keeps the direction too (`raydpzv.engine.kept_directions`).
 
 The step: DPZV's is `DpzvClient.perform` (apply the last answer, then two forward passes). First order is forward,
 backward and `torch.optim.SGD`, whose gradients are all alive at the end of the way back. (Taking the step inside the
@@ -202,7 +203,7 @@ def main() -> None:
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     chosen = parser.parse_args()
-    shape = Shape(layers=8, width=256) if chosen.quick else Shape()
+    shape = Shape(layers=8, width=384) if chosen.quick else Shape()
     repeats = chosen.repeats or (1 if chosen.quick else 3)
     write("memory", report(shape, repeats, chosen.device), chosen.json)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # loads torch
 
 _LEAST, _MOST, _SECONDS = 5, 100, 1.0
 """Updates that are made and thrown away, to see what one costs: at most so many, and so long after the first few."""
-_PATIENCE = 60.0
+_LONGEST = 60.0
 """Seconds that the least number of updates may take, as foretold, to be made at all."""
 _MODELS = 8
 _ELSEWHERE = (
@@ -93,7 +93,7 @@ def check(scenario: AnyScenario | str) -> Checked:
             "the model's first weights differ between two processes: let its own initialisation depend on torch's "
             "generator alone, or hand over a module with weights"
         )
-    quick = foretold is None or foretold.seconds * _LEAST < _PATIENCE
+    quick = foretold is None or foretold.seconds * _LEAST < _LONGEST
     models = {name: prepared.flat_model(name) for name in _names(prepared)}
     return Checked(
         {name: model.size for name, model in models.items()},
