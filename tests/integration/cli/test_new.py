@@ -20,7 +20,10 @@ def folder(tmp_path_factory):
         patch.chdir(folder)
         write_own_table(folder / "own.csv")
         options = ("--data", "own.csv", "--parties", PARTIES, "--private", "--public-from-data")
-        for command in (("new", "own", *options), ("run", "own.toml", "--out", "run", "--quiet", "--explain")):
+        for command in (
+            ("new", "own", *options),
+            ("run", "own.toml", "--out", "run", "--quiet", "--explain"),
+        ):
             done = call(*command)
             assert done.exit_code == 0, done.output
     (folder / "printed").write_text(done.stdout)

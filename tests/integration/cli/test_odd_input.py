@@ -24,9 +24,9 @@ import typer.main
 from typer.testing import CliRunner
 
 from raydpzv.compare.plan import Comparison
-from raydpzv.experiment import runner
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.registry import RUNNERS
 from scenarios.cli import app
 from scenarios.command_options import Execution
 from scenarios.commands import compare
@@ -124,7 +124,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
 
     # building the commands anew for each input is half of the time
     monkeypatch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command))
-    monkeypatch.setattr(runner, "run_local", prepared_alone)
+    monkeypatch.setitem(RUNNERS._checked, "local", prepared_alone)  # which the runs of `valid` have looked up
     monkeypatch.setattr(compare, "carry_out", planned_alone)
 
 
