@@ -20,7 +20,7 @@ from raydpzv.records import metrics
 from raydpzv.report import plots, run_plots
 from raydpzv.report.measure_plots import judged
 from raydpzv.report.plots import Panel, ReportFigure
-from raydpzv.report.run_plots import EpsilonSeries, clock_axis, updates_axis
+from raydpzv.report.run_plots import SpentEpsilon, clock_axis, updates_axis
 from raydpzv.report.run_tables import RunView
 from raydpzv.settings.party_names import label
 
@@ -149,7 +149,7 @@ def _clocks(run: RunView) -> Data:
     return found
 
 
-def _spent(run: RunView) -> EpsilonSeries | None:
+def _spent(run: RunView) -> SpentEpsilon | None:
     """Return the ε that is proved against a client so far, else the paper's; None without a finite one with terms."""
     series = {found.kind: found for found in run_plots.spent([run])}
     kept = [series[kind] for kind in ("client", "paper") if kind in series]

@@ -208,7 +208,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     return ReportFigure("epsilon_over_updates", caption, figure, [Panel("ε spent so far", "ε", shown)])
 
 
-def spent(runs: Sequence[RunView]) -> list[EpsilonSeries]:
+def spent(runs: Sequence[RunView]) -> list[SpentEpsilon]:
     """Return every series of ε of runs: of users by adversary, else against a client and as the paper claims it."""
     of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
     # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
@@ -218,12 +218,12 @@ def spent(runs: Sequence[RunView]) -> list[EpsilonSeries]:
         if not of_users[i] and not claim_words.of_users(r.summary.get("epsilon") or [])
     ]
     curves = [
-        EpsilonSeries(i, r, who, rounds, values)
+        SpentEpsilon(i, r, who, rounds, values)
         for i, r in enumerate(runs)
         for who, (rounds, values) in of_users[i].items()
     ]
     curves += [
-        EpsilonSeries(i, r, kind, s.round, values)
+        SpentEpsilon(i, r, kind, s.round, values)
         for i, r, s in series
         for kind, values in (("client", s.client), ("paper", s.paper))
         if len(s.round) and not (kind == "paper" and _is_proved(r))
@@ -237,7 +237,7 @@ def _is_proved(run: RunView) -> bool:
 
 
 @dataclass(frozen=True)
-class EpsilonSeries:
+class SpentEpsilon:
     """One series of ε of one run; `kind` is "paper", or the adversary that it is proved against."""
 
     index: int
@@ -281,9 +281,9 @@ class EpsilonSeries:
         return " and ".join(parts)
 
 
-def _merge(curves: Sequence[EpsilonSeries]) -> list[EpsilonSeries]:
+def _merge(curves: Sequence[SpentEpsilon]) -> list[SpentEpsilon]:
     """Return equal curves with equal terms as one, under the names of all their runs."""
-    groups: list[list[EpsilonSeries]] = []
+    groups: list[list[SpentEpsilon]] = []
     for curve in curves:
         twins = next((g for g in groups if _equal(g[0], curve)), None)
         if twins is None:
@@ -294,13 +294,13 @@ def _merge(curves: Sequence[EpsilonSeries]) -> list[EpsilonSeries]:
     return [replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)]
 
 
-def _equal(one: EpsilonSeries, other: EpsilonSeries) -> bool:
+def _equal(one: SpentEpsilon, other: SpentEpsilon) -> bool:
     arrays = ((one.round, other.round), (one.values, other.values))
     same = all(np.array_equal(a, b, equal_nan=True) for a, b in arrays)
     return same and (one.kind, one.terms) == (other.kind, other.terms)
 
 
-def _draw_epsilon(series: Sequence[EpsilonSeries]) -> tuple[Figure, list[Curve]]:
+def _draw_epsilon(series: Sequence[SpentEpsilon]) -> tuple[Figure, list[Curve]]:
     labels = ["\n".join([f"{s.run.label}: {s.name}", *_wrapped(f"({s.terms})")]) for s in series]
     height = 3.97 + 0.17 * sum(label.count("\n") for label in labels)
     figure, ax = chart("ε spent so far", updates_axis([s.run for s in series]), "ε", height)
