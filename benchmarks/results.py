@@ -231,8 +231,8 @@ PARTS = (
         "FeedSign loses little by sending one bit in place of a scalar. FZOO needs fewer losses than plain steps. "
         "FedKSeed's messages do not depend on how long a client was away.",
         "digits_scalars",
-        "digits, in place of language models; 24 to 26 losses of a client in each round for all; step sizes tuned "
-        "alike; a constant step for FeedSign, whose scenario lowers it.",
+        "digits, in place of language models; 24 to 26 losses of a client in each round for all. Step sizes are tuned "
+        "alike. FeedSign has a constant step, though its scenario lowers it.",
         shows=(
             "The bytes: yes, FeedSign sends 68 times fewer than DeComFL and ends 8 points below. FZOO is level with "
             "DeComFL. FedKSeed is 5 points below and sends more, as no client is away for long here."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.config import catalog
 from raydpzv.config.scenario import SCENARIOS
 from raydpzv.config.toml import as_tree
 from raydpzv.foreign import is_foreign
+from raydpzv.records.settings_diff import leaves
 from raydpzv.registry import METHODS
 
 _UNSET = "none"
@@ -19,15 +20,6 @@ _NAMES = ("name", "title")
 
 Tree = Mapping[str, Any]
 Difference = tuple[str, str, str]
-
-
-def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a tree as (dotted key, value)."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def said(value: Any) -> str:
