@@ -21,11 +21,10 @@ from raydpzv.ledger.entries import SHARED
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
 from raydpzv.methods.horizontal.decomfl import LocalSteps
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed, Sampled, cohorts, row_weights
-from raydpzv.methods.horizontal.seeded import SeededServer, SeededSettings, Updates, check_finite
+from raydpzv.methods.horizontal.seeded import SeededServer, SeededSettings, Updates, check_finite, settings_of
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.replica import SeedSums
 from raydpzv.methods.roles import Order, Sync, Upload
-from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.settings.bounds import Bounds, Count, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import PoolScalars, PoolSums
@@ -120,16 +119,7 @@ def _body(upload: Upload) -> PoolScalars:
 
 def fedkseed_settings(config: FedkseedConfig, key: Key) -> SeededSettings:
     """Return what server and clients agree on."""
-    return SeededSettings(
-        key,
-        config.rule,
-        config.batch,
-        schedule_of(config, "lr"),
-        Schedule(config.perturbations),
-        config.local_steps,
-        config.smoothing,
-        "central",
-    )
+    return settings_of(config, key, "central")
 
 
 def _server(parts: HorizontalServerParts, config: FedkseedConfig) -> FedkseedServer:

@@ -20,10 +20,9 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
 from raydpzv.methods.horizontal.decomfl import LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
-from raydpzv.methods.horizontal.seeded import SeededServer, SeededSettings, Updates, check_finite
+from raydpzv.methods.horizontal.seeded import SeededServer, SeededSettings, Updates, check_finite, settings_of
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.settings.bounds import Count, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import MissedSigns, Signs
@@ -98,17 +97,7 @@ def _signs(upload: Upload) -> np.ndarray:
 
 def feedsign_settings(config: FeedsignConfig, key: Key) -> SeededSettings:
     """Return what server and clients agree on."""
-    return SeededSettings(
-        key,
-        config.rule,
-        config.batch,
-        schedule_of(config, "lr"),
-        Schedule(config.perturbations),
-        config.local_steps,
-        config.smoothing,
-        "central",
-        derived_seeds=True,
-    )
+    return settings_of(config, key, "central", derived_seeds=True)
 
 
 def _server(parts: HorizontalServerParts, config: FeedsignConfig) -> FeedsignServer:

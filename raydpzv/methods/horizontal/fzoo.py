@@ -20,9 +20,8 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps, of_asynchronous
 from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
-from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings, Updates
+from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings, Updates, settings_of
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
-from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.settings.bounds import Bounds, Count, Positive
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.vectors import Vector
@@ -70,15 +69,7 @@ def normalised(slopes_MP: np.ndarray, radius: float) -> np.ndarray:
 
 def fzoo_settings(config: FzooConfig, key: Key) -> SeededSettings:
     """Return what server and clients agree on."""
-    return SeededSettings(
-        key,
-        config.rule,
-        config.batch,
-        schedule_of(config, "lr"),
-        Schedule(config.perturbations),
-        config.local_steps,
-        config.smoothing,
-    )
+    return settings_of(config, key)
 
 
 def _server(parts: HorizontalServerParts, config: FzooConfig) -> DecomflServer | SeededPullServer:

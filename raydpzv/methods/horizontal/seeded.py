@@ -20,7 +20,7 @@ from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order, Sync, Upload
-from raydpzv.methods.schedule import Schedule
+from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import REQUEST_BYTES, AgentSeeds, CatchUp, PulledModel, SeededScalars, Tail
 from raydpzv.zo.update import Rule
@@ -67,6 +67,17 @@ class SeededSettings:
     def rows(self, round: int) -> int:
         """Return how many rows a client takes in a local step, at most."""
         return ALL_ROWS if self.rule.anchors(round) else self.batch
+
+
+def settings_of(
+    config: Any, key: Key, estimate: Estimate = "forward", *, derived_seeds: bool = False
+) -> SeededSettings:
+    """Return what servers and clients agree on: of a method with a `rule`, whose P stays the same in all rounds."""
+    return SeededSettings(
+        *(key, config.rule, config.batch, schedule_of(config, "lr"), Schedule(config.perturbations)),
+        *(config.local_steps, config.smoothing, estimate),
+        derived_seeds=derived_seeds,
+    )
 
 
 class Updates:
