@@ -104,6 +104,7 @@ def test_a_moment_says_what_the_rows_and_the_ledger_have(split):
         spent, terms = moment.epsilon
         assert spent == release["epsilon_client"] < history.moment(60).epsilon[0]
         assert "adversary client: mechanism floating-point Gaussian" in terms
+        assert terms != history.moment(60).epsilon[1]  # the terms say what was spent until then
 
 
 def test_the_next_fall_is_the_first_on_record(shared):
@@ -145,13 +146,15 @@ def replayed_without(history, client, since, answers):
     return replica.state()[0]
 
 
-SHAPED = ("method.direction=rank_one", 'method.groups={"1.*" = {lr = 0.3, smoothing = 2.0}}')
+GROUPS = 'method.groups={"1.*" = {lr = 0.3, smoothing = 2.0}}'
+SHAPED = ("method.direction=rank_one", GROUPS)
 
 
 @pytest.mark.parametrize(
     ("kind", "since", "changes"),
     [
         ("decomfl", 0, ()), ("decomfl", 11, ("method.weights=rows", "split.sizes=drawn")), ("decomfl", 5, SHAPED),
+        ("decomfl", 5, (GROUPS,)),
         ("schedules", 11, ()), ("secret", 0, ()), ("asynchronous", 11, ()),
     ],
 )  # fmt: skip
