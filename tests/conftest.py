@@ -16,7 +16,7 @@ from hypothesis import settings
 import scenarios
 from actors.cluster import set_defaults
 from raydpzv.config.scenario import VerticalScenario
-from tests.helpers import sharing
+from tests.helpers import programs, sharing
 from tests.helpers.kernels import compile_kernels
 
 # nothing that is imported or collected is garbage: looking for some would be a seventh of the collection's time
@@ -48,9 +48,10 @@ SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the kernels once, before xdist's workers start."""
+    """Compile the kernels once, before xdist's workers start; start what forks programs."""
     if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
         compile_kernels()
+    programs.start_server()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -17,6 +17,11 @@ ROOT = Path(__file__).parents[2]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch"])
+
+
+def start_server() -> None:
+    """Start what forks programs: a process has one such server, and a benchmark that asked first would load more."""
+    forkserver.ensure_running()
 
 
 class Forked:

@@ -151,7 +151,7 @@ def test_check_shows_the_forecast_before_what_it_measured(tmp_path):
 
 def test_updates_that_take_minutes_are_foretold_alone(tmp_path, monkeypatch):
     torch.save(Net().state_dict(), tmp_path / "base.pt")
-    monkeypatch.setattr("raydpzv.preflight._PATIENCE", 0.0)
+    monkeypatch.setattr("raydpzv.preflight._LONGEST", 0.0)
     found = check(horizontal(weights=tmp_path / "base.pt"))
     assert found.cost is None
     assert any("an update costs about" in line for line in found.lines())

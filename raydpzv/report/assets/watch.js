@@ -14,6 +14,10 @@
     });
     scrollTo(0, seen.top);
   }
+  addEventListener("pagehide", () => {  // what is clicked while the next page is made counts
+    const values = Object.fromEntries(controls.map((c) => [c.id, c.type === "checkbox" ? c.checked : c.value]));
+    sessionStorage.setItem("seen", JSON.stringify({ folds: folds.map((fold) => fold.open), values, top: scrollY }));
+  });
   const look = async () => {
     try {
       const answer = await fetch("version", { cache: "no-store" });
@@ -24,8 +28,6 @@
       clearInterval(timer);
       return;
     }
-    const values = Object.fromEntries(controls.map((c) => [c.id, c.type === "checkbox" ? c.checked : c.value]));
-    sessionStorage.setItem("seen", JSON.stringify({ folds: folds.map((fold) => fold.open), values, top: scrollY }));
     clearInterval(timer);  // one that came while the page loads would begin anew
     location.reload();
   };

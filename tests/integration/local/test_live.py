@@ -34,7 +34,7 @@ def at_work(folder, scenario="digits_dpzv"):
     command = [sys.executable, "-m", "raydpzv", "run", scenario, "--quiet", "--out", str(folder), *settings]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            until(lambda: any((folder / "rows.tail").glob("*.rows")))
+            until(lambda: any(folder.glob("rows.tail/*.rows")) or any(folder.glob("rows/service/*.parquet")))
             yield process
         finally:
             process.send_signal(signal.SIGINT)
