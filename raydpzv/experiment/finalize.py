@@ -365,9 +365,10 @@ class RunFinalizer:
         self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)), last=True)
         folder, reason = self._writer.folder, status.stop_reason or ""
         if folder:
-            if not folder.commit_continuation(self._released(facts)):
+            if not folder.holds(self._released(facts)):
                 raise StoppedEarly(
-                    f"{folder.path}: stopped while the record was being computed again; it is as it was"
+                    f"{folder.path}: stopped before it had made again all releases of its ledger; continue with: "
+                    f"raydpzv resume {folder.path}"
                 )
             write_models(folder.path, models)
         stopped = reason == USER
@@ -392,7 +393,7 @@ class RunFinalizer:
         text = named(text, self._experiment.spec.party_names)
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._writer.add(_rows(fault=[fault]))
-        if self._writer.folder and not self._writer.folder.commit_continuation(self._released(facts)):
+        if self._writer.folder and not self._writer.folder.holds(self._released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
         outcome = Outcome(*(("stopped", USER) if interrupted else ("failed", text)), type(error).__name__)
