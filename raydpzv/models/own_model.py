@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from raydpzv.errors import InputError, SpecError
-from raydpzv.foreign import call, resolve
+from raydpzv.foreign import call, is_handle, resolve
 from raydpzv.models.flat import FlatModel
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.perturbation import WholePerturbation, perturbation
@@ -27,22 +27,30 @@ def model(name: str) -> OwnModel:
         return lambda options, offered: _copied(name, found, options)
     if not callable(found):
         raise SpecError(
-            f'"{name}": wanted an nn.Module, or a class or function that returns one, got {type(found).__name__}'
+            f"model{_shown(name)}: wanted an nn.Module, or a class or function that returns one, got "
+            f'{type(found).__name__}; give one, or a name of the program\'s such as "mlp"'
         )
 
     def make(options: Mapping[str, Any], offered: Mapping[str, Any]) -> torch.nn.Module:
         made = call(found, options, offered, "model.options")
         if not isinstance(made, torch.nn.Module):
-            raise SpecError(f'"{name}": wanted an nn.Module from the call, got {type(made).__name__}')
+            raise SpecError(
+                f"model{_shown(name)}: wanted an nn.Module from the call, got {type(made).__name__}; let it return one"
+            )
         return made
 
     return make
 
 
+def _shown(name: str) -> str:
+    """Return a name as messages have it; a handle tells a reader nothing."""
+    return "" if is_handle(name) else f' "{name}"'
+
+
 def _copied(name: str, module: torch.nn.Module, options: Mapping[str, Any]) -> torch.nn.Module:
     if options:
         raise SpecError(
-            f'model.options: "{name}" is a module, which takes none; leave them out or name its class'
+            f"model.options:{_shown(name) or ' it'} is a module, which takes none; leave them out or name its class"
         )
     return copy.deepcopy(module)
 
@@ -58,7 +66,10 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
     scores = _forward(model, x, title)
     got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if got != (len(x), width):
-        raise InputError(f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}")
+        raise InputError(
+            f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}; let its last layer give a "
+            f"tensor of {width} numbers for each record"
+        )
     if not bool(scores.isfinite().all()):
         raise InputError(
             f"{title}: its scores of these records are not finite; look at its weights and at the size of the inputs"

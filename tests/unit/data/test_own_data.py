@@ -52,6 +52,12 @@ def test_test_rows_and_owners_come_with_the_data():
     np.testing.assert_array_equal(found.owners, [0, 1, 0, 2])
 
 
+def test_data_without_rows_are_refused():
+    for numbers in (False, True, None):
+        with pytest.raises(DataError, match="data: y has no rows; give at least one record"):
+            own_data((X[:0], Y[:0]), numbers=numbers)
+
+
 def test_whole_numbers_stay_whole():
     assert own_data((X.astype(np.int32), Y)).x.dtype.kind == "i"
     assert own_data((X, Y)).x.dtype.kind == "f"

@@ -55,7 +55,10 @@ class Faulty(nn.Linear):
         ("counts", "changes a buffer"),
         ("infinite", "its scores of these records are not finite"),
         ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
-        ("wide", r"wanted scores \[6, 3\] of 6 records, got \(6, 2\)"),
+        (
+            "wide",
+            r"wanted scores \[6, 3\] of 6 records, got \(6, 2\); let its last layer give a tensor of 3 numbers",
+        ),
         ("pair", r"wanted scores \[6, 3\] of 6 records, got tuple"),
     ],
 )
@@ -101,8 +104,8 @@ def test_a_model_is_made_of_a_class_a_function_or_a_module():
 @pytest.mark.parametrize(
     ("found", "options", "complaint"),
     [
-        (3, {}, "wanted an nn.Module, or a class or function that returns one, got int"),
-        (lambda: 3, {}, "wanted an nn.Module from the call, got int"),
+        (3, {}, "^model: wanted an nn.Module, or a class or function that returns one, got int; give one"),
+        (lambda: 3, {}, "^model: wanted an nn.Module from the call, got int; let it return one"),
         (nn.Linear(2, 2), {"bias": False}, "is a module, which takes none"),
     ],
 )
