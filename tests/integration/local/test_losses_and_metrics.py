@@ -167,7 +167,7 @@ def test_a_run_with_an_own_loss_resumes_with_it_alone_and_is_rebuilt_without_it(
     refused = resumed()
     assert refused.returncode == 2
     assert (
-        "your own functions:pinball, or a module that it imports, changed since the run began"
+        "your own module functions changed since the run began"
         in refused.stderr
     )
     (folder / "functions.py").write_text(FUNCTIONS)
