@@ -14,10 +14,10 @@ import pytest
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.experiment import rebuild as rebuilding
 from raydpzv.experiment.initial_model import MODEL, ModelPlan
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.replica import Replica
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.kills import kill_at
 from tests.helpers.small_horizontal import one_line, small
@@ -154,8 +154,8 @@ def test_another_result_than_the_recorded_one_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenarios.run(small("decomfl"), tmp_path / "run")
-    true = rebuilding._replayed
-    monkeypatch.setattr(rebuilding, "_replayed", lambda *given: np.nextafter(true(*given), np.float32(9)))
+    true = Replica.state
+    monkeypatch.setattr(Replica, "state", lambda self: np.nextafter(true(self), np.float32(9)))
     with pytest.raises(ReplayMismatch, match="after update 24") as error:
         rebuild(tmp_path / "run")
     one_line(error.value)
