@@ -60,11 +60,16 @@ class Head:
         if self._training in ("sgd", "dp_sgd"):
             self._gradient_descent.lr = lr
 
-    def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
-        """Return the loss of every row, [B], without a gradient."""
+    def losses(self, embeddings_RME: torch.Tensor, labels_B: torch.Tensor, batches: int = 1) -> torch.Tensor:
+        """Return the loss of every row, [R], without a gradient; R rows: those of B labels, in so many batches.
+
+        Batches stay apart: a loss that compares the records of a batch (Cox) sees one at a time.
+        """
         with torch.no_grad():
-            scores_BK = self.model.module(embeddings_BME.flatten(1))
-            return self._loss.rows(scores_BK, labels_B)
+            scores_RK = self.model.module(embeddings_RME.flatten(1))
+            if self._loss.by_record:
+                return self._loss.rows(scores_RK, labels_B.repeat(batches, *[1] * (labels_B.dim() - 1)))
+            return self._loss.rows(scores_RK.unflatten(0, (batches, len(labels_B))), labels_B).flatten()
 
     def losses_along(
         self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, seed: int, amount: float
