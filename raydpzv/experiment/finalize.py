@@ -76,6 +76,17 @@ class Run:
         meant = [c for c in self.summary["epsilon"] if plan and c["adversary"] == plan.adversary]
         return {name: meant[0][name] for name in _TERMS} if meant and meant[0]["holds"] else None
 
+    def __repr__(self) -> str:
+        found, claim = self.summary, self.epsilon
+        scores = "".join(f", {name} {value:.4g}" for name, value in self.measures.items())
+        epsilon = "no ε is proved"
+        if claim:
+            epsilon = f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} against {claim['adversary']}"
+        return (
+            f"<run of {self._name}: {found['status']}, {found['updates']:,} updates{scores}\n"
+            f" {epsilon}, {f'kept in {self.path}' if self.path else 'not kept'}>"
+        )
+
     def _repr_html_(self) -> str:
         found = self.summary
         facts: dict[str, object] = {
@@ -86,7 +97,11 @@ class Run:
             "privacy": found["privacy_verdict"],
             "folder": self.path or "none: give out to raydpzv.run to keep a run",
         }
-        return table_html(f"run of {found['scenario'] or found['title'] or found['method']}", facts.items())
+        return table_html(f"run of {self._name}", facts.items())
+
+    @property
+    def _name(self) -> str:
+        return str(self.summary["scenario"] or self.summary["title"] or self.summary["method"])
 
     def state_dict(
         self, party: str | int | None = None, *, client: int | None = None, at: int | None = None
