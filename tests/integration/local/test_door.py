@@ -259,9 +259,7 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
     (folder / "own_parts.py").write_text(PARTS.replace("nn.Tanh(), ", ""))
     refused = resumed()
     assert refused.returncode == 2, refused.stderr
-    assert (
-        "your own own_parts:Net, or a module that it imports, changed since the run began" in refused.stderr
-    )
+    assert "your own module own_parts changed since the run began" in refused.stderr
     (folder / "own_parts.py").write_text(PARTS)
     assert resumed().returncode == 0
     again = np.load(folder / "run" / "models.npz")["shared"]
