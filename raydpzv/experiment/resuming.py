@@ -16,7 +16,7 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
-from raydpzv.experiment.finalize import RowWriter, keep_first_models
+from raydpzv.experiment.finalize import RowWriter, fresh_noise, keep_first_models
 from raydpzv.experiment.initial_model import BASE
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
@@ -48,18 +48,18 @@ Continued = tuple[Prepared, RunWriter, str]
 """What resumes, the folder that it writes to, and the scenario's name."""
 
 
-def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+def continued(path: Path, moved: Sequence[str] = ()) -> Continued:
     """Return what continues, the folder it writes to (locked), and the scenario's name.
 
-    moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
-    complete or cannot be continued, DataError if its folder is damaged.
+    moved: where its data are now, see `RunFolder.open`. Raises InputError if the run is complete or cannot be
+    continued, DataError if its folder is damaged.
     """
     if found := link_of(path):
         raise InputError(
             f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
             f"raydpzv resume {path}"
         )
-    return resuming(path, moved, in_place=in_place)
+    return resuming(path, moved)
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> 
     assert folder is not None
     prepared = restarted(prepared, folder)
     folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
-    checkpoint = None if folder.is_recomputed else folder.checkpoint()
+    checkpoint = folder.checkpoint()
     place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
     again = prepared.spec.clock.kind == "virtual"
     writer.go_back({**fault, "message": f"{fault['message']} {place}"}, again=again)
@@ -130,12 +130,10 @@ def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time
     )
 
 
-def resuming(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+def resuming(path: Path, moved: Sequence[str] = ()) -> Continued:
     """Return what continues a run, also one that a storage has.
 
-    It resumes from its last checkpoint. Without one a horizontal run starts again, to the same bits; of a vertical one
-    everything on record is computed again, bit for bit (that takes its time): beside the record or, with `in_place`,
-    over it, so that checkpoints are taken, where the ledger holds all that was released. Releases on record are given
+    It resumes from its last checkpoint, without one from its start, to the same bits. Releases on record are given
     out again, then the run draws fresh noise. What only the ledger knows of, since a kill lost its rows, counts as
     recorded too. All is read and checked before anything is changed. Under the wall clock it resumes as a new segment
     (`raydpzv.segments.run_segments`). Raises InputError if the run is complete, is being written by another process, or
@@ -151,18 +149,12 @@ def resuming(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -
     folder = RunWriter.locked(path, moved)
     try:
         spec = folder.spec()
-        beside = not (spec.one_model or spec.clock.kind == "wall" or folder.checkpoint()) and not (
-            in_place and not _releases_beside_ledger(folder)
-        )
-        if beside:
-            folder.go_beside()
         check_resumable(folder)
         prepared = prepared_again(spec, folder)
         check_same(prepared, folder)
         prepared = restarted(prepared, folder)
         keep_first_models(prepared, folder)
-        if not beside:
-            folder.go_back()
+        folder.go_back()
         delete_scratch_files(path)
         if prepared.counts_segments:
             note_segment(folder)
@@ -186,9 +178,13 @@ def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
 
 def restarted_vertical(prepared: PreparedVertical, folder: RunWriter) -> PreparedVertical:
     """Return what gives out the releases on record that the run may come to; the folder keeps the ledger as read."""
-    checkpoint = None if folder.is_recomputed else folder.checkpoint()
     with ledger_of(prepared, folder) as ledger:
-        releases = _releases_on_record(folder, checkpoint, ledger)
+        releases = _releases_on_record(folder, folder.checkpoint(), ledger)
+        if ledger is None and len(releases.value) and fresh_noise(prepared):
+            raise DataError(
+                f"{folder.ledger}: wanted the run's ledger, which holds what was released, but there is none: restore "
+                "it from a copy, or start a new run with --out"
+            )
     folder.read_ledger = ledger
     return prepared.with_record(releases.by_address, continues=True)
 
@@ -286,11 +282,6 @@ def _check_gaps(releases: Recorded, path: Path) -> None:
             f"{path}: the record lacks the release for client {client[place]}, step {before[place] + 1}: rows are "
             "missing"
         )
-
-
-def _releases_beside_ledger(folder: RunFolder) -> bool:
-    """Return whether a run keeps what it releases in its rows alone."""
-    return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
 def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
