@@ -168,7 +168,7 @@ def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -
 def _numbers(loss: Any, settings: Mapping[str, Any]) -> bool | None:
     """Return whether labels are numbers rather than classes; None: as their type says."""
     if loss is None or (isinstance(loss, str) and not is_foreign(loss)):
-        return loss is not None and LOSSES[loss].labels == "numbers"
+        return loss is not None and LOSSES[loss].labels != "classes"
     given = [
         settings.get("targets"),
         settings.get("model__targets"),

@@ -385,10 +385,16 @@ class StepCommand(Output):
     """Go to the next update at which held-out accuracy fell."""
     stale: int | None = None
     """Go to the next update that used an embedding or a model so many updates old."""
+    clip: bool = False
+    """Go to the next update at which the clip began to bind: it cut a record, and none in the update before."""
     without: str | None = None
     """Leave this client out, by number or party's name: the run's end without its scalars, to first order."""
     rank: bool = False
     """Leave out each client: first the one whose absence lowers the held-out loss most."""
+    all: bool = False
+    """List all clients of the ranking, not the first and last ten."""
+    csv: bool = False
+    """Print the ranking as CSV."""
     since: int = 0
     """Leave clients out after this update."""
     moved: Moved = None

@@ -160,8 +160,8 @@ class _Driver(Driver):
         super().__init__(actor_set.server, hooks, prepared.spec)
         self._prepared, self._actor_set = prepared, actor_set
         folder = hooks.writer.folder
-        self._keeps = folder is not None and not folder.is_recomputed
-        self._checkpoint = folder.checkpoint() if folder and self._keeps else None
+        self._keeps = folder is not None
+        self._checkpoint = folder.checkpoint() if folder else None
         self._ledger_control = LedgerControl(actor_set, prepared.plan(), folder, self._timeout)
         self._losses = hooks.restarts.count
         self._virtual: list[Any] = []

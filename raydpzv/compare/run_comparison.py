@@ -15,6 +15,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.scenario import AnyScenario
@@ -29,6 +31,7 @@ from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import read_key
+from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"
@@ -91,6 +94,18 @@ def check_own(planned: Planned, folder: Path) -> None:
         )
 
 
+def read_made(planned: Planned, folder: Path) -> tuple[Mapping[str, Any], Rows | None, str]:
+    """Return a run's summary and rows, {} and None before its end; and why they are not to be believed, if so."""
+    try:
+        if not RunFolder(folder).has_summary():
+            return {}, None, ""
+        check_own(planned, folder)
+        found = RunFolder.open(folder)
+        return found.summary(), found.rows(), ""
+    except (InputError, pa.ArrowException, OSError) as error:
+        return {}, None, " ".join(str(error).split())
+
+
 def run_planned(
     planned: Planned,
     folder: Path,
@@ -105,7 +120,7 @@ def run_planned(
     """
     given = options or RunOptions()
     try:
-        experiment, out = _started(planned, folder, in_place=given.until is not None)
+        experiment, out = _started(planned, folder)
         made = run(experiment, replace(given, out=out, scenario=planned.line.label))
     except StoppedEarly as error:
         return str(error)
@@ -118,11 +133,11 @@ def run_planned(
     return STOPPED if made.summary["status"] == "stopped" else ""
 
 
-def _started(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepared, Path | RunWriter]:
+def _started(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunWriter]:
     if (folder / "scenario.toml").is_file():
         check_own(planned, folder)
         try:
-            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)), in_place=in_place)
+            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)))
             return experiment, opened
         except NotRecomputable:
             folder.rename(set_aside(folder)[0])

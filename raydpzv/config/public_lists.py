@@ -44,7 +44,7 @@ def read_off(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
             "whether labels are classes or numbers is read off them",
             'say what your own loss takes, "classes" or "numbers"',
         )
-    elif data.labels is None and listed and not of_numbers(goal):
+    elif data.labels is None and listed and goal[0] != "cox" and not of_numbers(goal):
         yield ReadOff(
             "data.classes",
             "classes are numbered by the labels that occur",
@@ -88,7 +88,7 @@ def stated_lists(data: DataSection, goal: Goal = _CLASSES) -> tuple[str, ...]:
     lines = {"data.classes": f"classes: {classes}"}
     if is_foreign(goal[0]):
         lines = {"model.targets": f"labels: {goal[1]}, from model.targets"} | lines
-    if of_numbers(goal) or "model.targets" in missing:
+    if of_numbers(goal) or goal[0] == "cox" or "model.targets" in missing:
         lines.pop("data.classes")
     if columns := ", ".join(data.category_columns):
         lines["data.categories"] = f"categories of {columns}: public, from data.categories"

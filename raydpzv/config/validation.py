@@ -37,10 +37,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from _losses(spec)
     resources = {"client_cpus": spec.resources.client_cpus, "client_gpus": spec.resources.client_gpus}
     if spec.loss == "cox":
-        yield (
-            f'data.source: "{spec.data.source}" has survival times, which horizontal methods alone learn from, got '
-            f'method.name = "{spec.method.name}"; use "fedavg" or "uldp_avg"'
-        )
+        yield from _single_records(spec, noise)
     yield from _lengths(
         _per_client(spec) | {f"resources.{name}": value for name, value in resources.items()},
         spec.split.clients,
@@ -85,10 +82,29 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from _other(spec)
 
 
+def _single_records(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
+    """Complain of what wants the loss of a record by itself, with Cox's, which compares the records of a batch.
+
+    One record moves the terms of all events before its own time. So a bound on each term bounds no record's part in
+    their sum, and the smallest sensitivity that follows from a clip C is that of the whole batch.
+    """
+    if spec.privacy.mode != "none":
+        yield (
+            f'privacy.mode: wanted "none" with survival times (model.loss = "cox"), got "{spec.privacy.mode}": a '
+            "record moves the losses of others in its batch, so that a clip of each does not bound its part and no ε "
+            "follows"
+        )
+    elif spec.privacy.clip is not None and noise is not None and noise.on == "mean":
+        yield (
+            'privacy.clip: bounds the slope of each record, and with survival times (model.loss = "cox") slopes are '
+            "the batch's; leave it out"
+        )
+
+
 def _losses(spec: CommonSections) -> Iterator[str]:
     """Complain of a loss that its data have no labels for, and of settings of functions that are not there."""
     usual = DATA_SOURCES[spec.data.source].loss
-    if "cox" in (usual, spec.loss) and usual != spec.loss:
+    if "cox" in (usual, spec.loss) and usual != spec.loss and not is_foreign(spec.data.source):
         has = "survival times" if usual == "cox" else "no survival times"
         yield (
             f'model.loss: data.source = "{spec.data.source}" has {has}, got "{spec.loss}"; '
@@ -103,10 +119,13 @@ def _losses(spec: CommonSections) -> Iterator[str]:
         ):  # one base scenario may compare methods, your own and others
             own = "model.weights" if word == "weights" else f"a {word} of your own"
             yield f'privacy.trust: "{word}" goes with {own}, which this scenario does not have; leave it out'
-    if of_numbers(spec.goal):
-        for setting, value in (("data.classes", spec.data.labels), ("users.labels", _most_labels(spec))):
-            if value is not None:
-                yield f'{setting}: is about classes, and model.loss = "{spec.loss}" learns numbers; leave it out'
+    timed = spec.loss == "cox"
+    of_classes: dict[str, object] = {"data.classes": spec.data.labels}
+    if timed or of_numbers(spec.goal):
+        of_classes |= {} if timed else {"users.labels": _most_labels(spec)}
+        for setting in (name for name, value in of_classes.items() if value is not None):
+            kind = "times" if timed else "numbers"
+            yield f'{setting}: is about classes, and model.loss = "{spec.loss}" learns {kind}; leave it out'
     if spec.evaluate.lower and not spec.evaluate.metrics:
         yield "evaluate.lower: names measures of evaluate.metrics, which is not given; leave it out"
 
@@ -139,7 +158,7 @@ def _parties(spec: VerticalScenario) -> Iterator[str]:
     if split.columns is not None:
         yield "split.columns: wanted split.parties or split.columns, got both; leave one out"
     held_apart = [("data.target", column) for column in data.target_columns]
-    for setting, apart in [*held_apart, ("data.groups", data.groups)]:
+    for setting, apart in [*held_apart, ("data.time", data.time), ("data.groups", data.groups)]:
         for party, columns in split.parties.items():
             if apart in columns:
                 yield (

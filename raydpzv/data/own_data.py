@@ -273,8 +273,9 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     owned: dict[str, Any] = {"silos": data.owners, "users": data.users}
     nobody: dict[str, Any] = {}
     if data.y.dtype.kind == "f":
+        of = _of_times if request.loss == "cox" else _of_numbers
         tables = [
-            Table(name, x, np.zeros(len(y), np.int64), 1, values=y, **whose, **facts)
+            Table(name, x, **of(y), **whose, **facts)
             for x, y, whose in ((data.x, data.y, owned), (data.x_test, data.y_test, nobody))
             if x is not None and y is not None
         ]
@@ -288,3 +289,24 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     if data.x_test is None:
         return train
     return Split(train, Table(name, data.x_test, y["y_test"], classes, **facts))
+
+
+def _of_numbers(y_DT: np.ndarray) -> dict[str, Any]:
+    return {"y": np.zeros(len(y_DT), np.int64), "classes": 1, "values": y_DT}
+
+
+def _of_times(y_DT: np.ndarray) -> dict[str, Any]:
+    """Return survival times and events as a table has them. Raises DataError."""
+    if y_DT.shape[1] != 2 or not np.isin(y_DT[:, 1], (0, 1)).all():
+        raise DataError(
+            f'data: model.loss = "cox" wants y of a time and an event a row, [{len(y_DT)}, 2], an event being 1, or 0 '
+            f"for censored, got {list(y_DT.shape)}{_wrong_event(y_DT)}"
+        )
+    return {"y": y_DT[:, 1].astype(np.int64), "classes": 2, "times": y_DT[:, 0]}
+
+
+def _wrong_event(y_DT: np.ndarray) -> str:
+    if y_DT.shape[1] != 2:
+        return ""
+    row = int(np.flatnonzero(~np.isin(y_DT[:, 1], (0, 1)))[0])
+    return f" with the event {y_DT[row, 1]:g} in row {row} (counted from 0)"

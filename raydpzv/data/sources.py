@@ -43,10 +43,10 @@ class Request:
 
     @property
     def numbers(self) -> bool | None:
-        """Whether labels are numbers, and no classes; None: as their type says."""
+        """Whether labels are numbers, or times, and no classes; None: as their type says."""
         if is_foreign(self.loss):
             return None if self.targets is None else self.targets == "numbers"
-        return bool(self.loss) and LOSSES[self.loss].labels == "numbers"
+        return bool(self.loss) and LOSSES[self.loss].labels != "classes"
 
     @property
     def draws(self) -> Key:

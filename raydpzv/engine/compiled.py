@@ -390,9 +390,10 @@ class CompiledTop:
         own = self._parameters
         if along is None:
             return own.flat
-        points = np.empty((1, own.network.size), np.float32)
-        _points_along(own.flat, np.array([along], np.uint64), LAWS[self._settings.law], float(amount), points)
-        return points[0]
+        points = np.empty((1, 1, own.network.size), np.float32)
+        seeds, amounts = np.array([along], np.uint64), np.array([amount])
+        _points_along(own.flat, seeds, LAWS[self._settings.law], amounts, points)
+        return points[0, 0]
 
     def _uploaded(self, values: np.ndarray, ids: np.ndarray, client: int) -> np.ndarray:
         """Embeddings [..., B, E] as the kernels take them; ValueError: not one of width E for each row."""

@@ -65,18 +65,14 @@ class CompiledObjective:
     def losses(
         self, at: Vector, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
     ) -> np.ndarray:
-        check_fit(self._size, at, *directions)
-        count = max(1, _POINT_FLOATS // self._size)
-        blocks = [
-            self._losses(self._points(at, directions[first : first + count], amount), rows)
-            for first in range(0, len(directions), count)
-        ]
-        return np.concatenate(blocks, axis=1)
+        return self._along(at, directions, (amount,), rows)[0]
 
     def central_losses(
         self, at: Vector, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
+        """Return both, each direction made once."""
+        plus_MP, minus_MP = self._along(at, directions, (radius, -radius), rows)
+        return plus_MP, minus_MP
 
     def gradient(self, at: Vector, rows: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
@@ -115,11 +111,23 @@ class CompiledObjective:
         check_fit(self._size, at)
         return scored(_flat(x), _shared(as_array(y)), slice(0, len(y)), self._net(at), self._metrics)
 
-    def _points(self, at: Vector, directions: Sequence[Direction], amount: float) -> np.ndarray:
-        """Return the perturbed parameters, float32 [P, d]."""
-        points = np.empty((len(directions), self._size), np.float32)
-        _points_along(as_array(at), *_seeds(directions), float(amount), points)
-        return points
+    def _along(
+        self,
+        at: Vector,
+        directions: Sequence[Direction],
+        amounts: tuple[float, ...],
+        rows: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Return `losses` at each of A amounts, float64 [A, M, P]."""
+        check_fit(self._size, at, *directions)
+        count, blocks = max(1, _POINT_FLOATS // (len(amounts) * self._size)), []
+        for first in range(0, len(directions), count):
+            some = directions[first : first + count]
+            points_APd = np.empty((len(amounts), len(some), self._size), np.float32)
+            _points_along(as_array(at), *_seeds(some), np.array(amounts), points_APd)
+            found = self._losses(points_APd.reshape(-1, self._size), rows)
+            blocks.append(found.reshape(len(rows), *points_APd.shape[:2]).transpose(1, 0, 2))
+        return np.concatenate(blocks, axis=2)
 
     def _losses(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return each client's mean cross-entropy at every point, float64 [M, P]."""

@@ -8,8 +8,8 @@ A network is flat parameters float32 [d] and `sizes` int64, the widths of its la
 [out, in], then biases, layer by layer, with ReLU between. One width alone is the sum of the clients' embeddings of that
 width, plus a bias.
 
-numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py` or
-`raydpzv/engine/product_kernel.py`, touch this file too.
+numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py`, `product_kernel.py` or
+`transpose_kernel.py`, touch this file too.
 Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int, bool and float, and these tuples:
 
 | tuple      | holds                                                                                          |
@@ -35,6 +35,7 @@ from numba.extending import intrinsic
 from raydpzv.engine.dense import LAWS
 from raydpzv.engine.product_kernel import _add_products
 from raydpzv.engine.split_model import AGE_BINS, COUNTED
+from raydpzv.engine.transpose_kernel import _turn, _turn_rows
 from raydpzv.zo import numba_kernel as _generator
 from raydpzv.zo.kernel_cache import compiled
 
@@ -44,8 +45,8 @@ _NO, _YES, _START, _NEXT = np.bool_(False), np.bool_(True), _i64(0), _i64(1)
 """Arguments of internal functions, which numba compiles anew for every literal."""
 _TILE, _BLOCKS = _generator._TILE, _generator._BLOCKS
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
-_BLOCK, _SQUARE = 128, 16
-"""Rows whose losses are computed together, and sides of the squares in which an array is turned."""
+_BLOCK = 128
+"""Rows whose losses are computed together."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -130,9 +131,7 @@ def _check(ids, rows):  # type: ignore[no-untyped-def]
 def _gather(source, ids, x):  # type: ignore[no-untyped-def]
     """x[i, b] = source[ids[b], i]; IndexError for a row that is not there."""
     _check(ids, source.shape[0])
-    for b in range(ids.shape[0]):
-        for i in range(source.shape[1]):
-            x[i, b] = source[ids[b], i]
+    _turn_rows(source, ids, x)
 
 
 @compiled
@@ -189,17 +188,6 @@ def _forward(net, acts, noise):  # type: ignore[no-untyped-def]
         for o in range(after):
             for b in range(rows):
                 y[o, b] = _ZERO if y[o, b] < _ZERO else y[o, b]
-
-
-@compiled
-def _turn(x, to):  # type: ignore[no-untyped-def]
-    """to[b, i] = x[i, b], in squares whose lines stay in the first cache."""
-    rows, width = to.shape
-    for first_i in range(0, width, _SQUARE):
-        for first_b in range(0, rows, _SQUARE):
-            for b in range(first_b, min(first_b + _SQUARE, rows)):
-                for i in range(first_i, min(first_i + _SQUARE, width)):
-                    to[b, i] = x[i, b]
 
 
 @compiled
@@ -266,8 +254,7 @@ def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
     """Fill z float32 [d] with a direction before its factor, and return that: 1, or √d / ‖z‖ on the sphere."""
     size = z.shape[0]
     if law == _RADEMACHER:
-        z[:] = _ZERO
-        _generator.add_signs(z, z, seed, _ONE, _START)
+        _generator._signs(z, seed)
         return 1.0
     lanes = np.zeros(min(_TILE, size), np.float64)  # in the order of the generator's `squared_norm`
     words, last = np.empty((4, _BLOCKS), np.uint32), np.empty((4, _BLOCKS), np.float32)
@@ -279,8 +266,9 @@ def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
             _generator._tile(last, words, seed, _u64(first // _TILE))
             z[first:size] = last.reshape(-1)[:count]
         if law != _GAUSSIAN:
+            of = z[first : first + count]
             for i in range(count):
-                lanes[i] += _f64(z[first + i]) * _f64(z[first + i])
+                lanes[i] += _f64(of[i]) * _f64(of[i])
     if law == _GAUSSIAN:
         return 1.0
     total = 0.0
@@ -388,16 +376,17 @@ def step_along(flat, velocity, directions, step, momentum):  # type: ignore[no-u
         coefficients[p] = _f32(amount * factors[p])
     for first in range(0, flat.shape[0], _TILE):  # which stays in the first cache
         last = min(first + _TILE, flat.shape[0])
+        to, x = target[first:last], flat[first:last]
         if moving:
-            for i in range(first, last):
-                velocity[i] *= beta
+            for i in range(last - first):
+                to[i] *= beta
         for p in range(count):
-            c, of = coefficients[p], z[p]
-            for i in range(first, last):
-                target[i] -= c * of[i]
+            c, of = coefficients[p], z[p, first:last]
+            for i in range(last - first):
+                to[i] -= c * of[i]
         if moving:
-            for i in range(first, last):
-                flat[i] += down * velocity[i]
+            for i in range(last - first):
+                x[i] += down * to[i]
 
 
 @compiled
@@ -775,13 +764,15 @@ def score(source, batch, net, counts, margins):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def points_along(flat, seeds, law, amount, points):  # type: ignore[no-untyped-def]
-    """w + amount · u_p of every seed to points [P, d]: the bits of `raydpzv.zo.directions.Direction.add_to`."""
+def points_along(flat, seeds, law, amounts, points):  # type: ignore[no-untyped-def]
+    """w + amounts[a] · u_p to points [A, P, d]: the bits of `raydpzv.zo.directions.Direction.add_to`."""
     z = np.empty(flat.shape[0], np.float32)
     for p in range(seeds.shape[0]):
-        c = _f32(amount * make_direction(z, seeds[p], law))
-        for i in range(flat.shape[0]):
-            points[p, i] = flat[i] + c * z[i]
+        factor = make_direction(z, seeds[p], law)
+        for a in range(amounts.shape[0]):
+            c, to = _f32(amounts[a] * factor), points[a, p]
+            for i in range(flat.shape[0]):
+                to[i] = flat[i] + c * z[i]
 
 
 @compiled

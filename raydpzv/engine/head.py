@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 
 from raydpzv.engine.scores import measured, with_own
 from raydpzv.engine.split_model import HeadSettings, Metrics
+from raydpzv.errors import InputError
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
@@ -60,11 +63,16 @@ class Head:
         if self._training in ("sgd", "dp_sgd"):
             self._gradient_descent.lr = lr
 
-    def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
-        """Return the loss of every row, [B], without a gradient."""
+    def losses(self, embeddings_RME: torch.Tensor, labels_B: torch.Tensor, batches: int = 1) -> torch.Tensor:
+        """Return the loss of every row, [R], without a gradient; R rows: those of B labels, in so many batches.
+
+        Batches stay apart: a loss that compares the records of a batch (Cox) sees one at a time.
+        """
         with torch.no_grad():
-            scores_BK = self.model.module(embeddings_BME.flatten(1))
-            return self._loss.rows(scores_BK, labels_B)
+            scores_RK = self.model.module(embeddings_RME.flatten(1))
+            if self._loss.by_record:
+                return self._loss.rows(scores_RK, labels_B.repeat(batches, *[1] * (labels_B.dim() - 1)))
+            return self._loss.rows(scores_RK.unflatten(0, (batches, len(labels_B))), labels_B).flatten()
 
     def losses_along(
         self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, seed: int, amount: float
@@ -74,7 +82,10 @@ class Head:
             return self.losses(embeddings_BME, labels_B)
 
     def row_gradients(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> np.ndarray:
-        """Return every row's own gradient of the loss by the parameters, float32 [B, d_0]."""
+        """Return every row's own gradient of the loss by the parameters, float32 [B, d_0].
+
+        Raises InputError for a module or a loss of the user's that torch cannot map over rows.
+        """
         module, names = self.model.module, list(self.model.offsets)
 
         def loss(
@@ -85,9 +96,12 @@ class Head:
             return self._loss.mean(scores_1K, label[None])
 
         held = tuple(p.detach() for p in module.parameters())
-        gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(
-            held, embeddings_BME.flatten(1), labels_B
-        )
+        try:
+            gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(
+                held, embeddings_BME.flatten(1), labels_B
+            )
+        except (RuntimeError, NotImplementedError, InputError) as error:  # the last of the user's loss
+            raise _unmapped(error, module) from error
         found: np.ndarray = torch.cat([g.flatten(1) for g in gradients], 1).cpu().numpy()
         return found
 
@@ -169,6 +183,32 @@ class Head:
             slopes_B = slope(plus_B, minus_B, settings.smoothing)
         scalar = float(slopes_B.mean())
         self._descent.apply([Step([seed], [scalar], settings.lr)])
+
+
+def _unmapped(error: Exception, module: torch.nn.Module) -> InputError:
+    """Return what to say of a head or a loss that torch cannot map over rows: where it fails, and the way out."""
+    names, cause = {id(layer): name for name, layer in module.named_modules()}, error.__cause__ or error
+    place = "model.loss: your loss" if isinstance(error, InputError) else "model.head: its forward call"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        layer = frame.f_locals.get(code.co_varnames[0]) if code.co_name == "forward" else None
+        if layer is not None and id(layer) in names:
+            name = names[id(layer)]
+            of = (
+                f'layer "{name}" ({type(layer).__name__})'
+                if name
+                else f"forward call ({type(layer).__name__})"
+            )
+            place = f"model.head: its {of}, line {line} of {Path(code.co_filename).name},"
+    text = " ".join(str(cause).split()).partition(". ")[0]
+    why = (
+        "" if text.startswith("vmap") else f" ({type(cause).__name__}: {text})"
+    )  # of branches the cure says enough
+    return InputError(
+        f'{place} cannot be mapped over records, whose own gradients method.server = "dp_sgd" clips{why}; compute '
+        "without branches on values, item() and random numbers, such as with torch.where in place of if, or use "
+        "another method.server"
+    )
 
 
 def copied(state: np.ndarray, vectors: Sequence[torch.Tensor]) -> None:

@@ -18,7 +18,7 @@ from raydpzv.zo.update import Descent, Rule, Steps
 KEPT_FLOATS = 1 << 23
 """Elements of an upload's directions up to which compiled bottoms keep them for the step: 32 MiB a client."""
 TORCH_FLOATS = 1_000_000
-"""The same under torch, and for both sides of a central difference: 4 MB.
+"""The same under torch: 4 MB.
 
 CPU time of an update that makes directions anew, by one that keeps them; one thread, batches of 64, dense layers: 1.34
 at 17,808 parameters, 1.17 at 109,072, 1.15 at 319,516, 1.08 at 872,464, 1.03 at 1,267,728, .96 at 1,834,516, .95 at
@@ -86,16 +86,6 @@ class TorchDirections:
         velocity = descent.kept[0].numpy() if descent.kept else np.empty(0, np.float32)
         step = (steps.scalars[0], float(steps.lrs[0]))
         _step_along(descent.x.numpy(), velocity, (kept.z, kept.factors), step, float(descent.rule.momentum))
-
-
-def made_once(directions: Sequence[Direction]) -> Sequence[Direction]:
-    """Return the same directions for several amounts, on CPUs: with their elements, up to `TORCH_FLOATS` of them."""
-    count, size = len(directions), directions[0].size
-    if count * size > TORCH_FLOATS or any(u.spans or u.law not in LAWS for u in directions):
-        return directions
-    z_Pd = np.empty((count, size), np.float32)
-    factors = [_make(z_d, np.uint64(u.seed), LAWS[u.law]) for z_d, u in zip(z_Pd, directions, strict=True)]
-    return _kept(directions, z_Pd, np.array(factors))
 
 
 def _kept(directions: Sequence[Direction], z_Pd: np.ndarray, factors: np.ndarray) -> list[Direction]:

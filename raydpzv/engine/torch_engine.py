@@ -279,7 +279,7 @@ class TorchTop:
         here_BME, labels_B = self.table.get(ids), self._labels(ids)
         stacked = here_BME.repeat(count, 1, 1)
         stacked[:, client] = self._tensor(ahead_nBE).flatten(0, 1)
-        ahead_nB = self.head.losses(stacked, _repeated(labels_B, count)).view(count, -1)
+        ahead_nB = self.head.losses(stacked, labels_B, count).view(count, -1)
         here_B = self.head.losses(here_BME, labels_B)
         found: np.ndarray = (ahead_nB - here_B).double().mean(1).cpu().numpy()
         return found
@@ -377,7 +377,7 @@ class TorchTop:
         count, rows = plus_PBE.shape[:2]
         stacked = batch_BME.repeat(2 * count, 1, 1)
         stacked[:, client] = torch.cat((plus_PBE, minus_PBE)).flatten(0, 1)
-        losses = self.head.losses(stacked, _repeated(labels_B, 2 * count)).view(2, count, rows)
+        losses = self.head.losses(stacked, labels_B, 2 * count).view(2, count, rows)
         return slope(losses[0], losses[1], smoothing)
 
     def _labels(self, ids: np.ndarray) -> torch.Tensor:
@@ -385,11 +385,6 @@ class TorchTop:
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         return torch.tensor(values, device=self._labels_train.device)
-
-
-def _repeated(labels: torch.Tensor, count: int) -> torch.Tensor:
-    """Return labels [B] or [B, T] so many times one after another."""
-    return labels.repeat(count, *[1] * (labels.dim() - 1))
 
 
 def unit_rows(count: int, rows: int, width: int, key: Key) -> torch.Tensor:
@@ -415,5 +410,5 @@ def row_gradients(
     base_B = head.losses(inputs_BME, labels_B)
     moved = inputs_BME.repeat(count, 1, 1)
     moved[:, client] += smoothing * directions_nBE.flatten(0, 1)
-    moved_nB = head.losses(moved, _repeated(labels_B, count)).view(count, -1)
+    moved_nB = head.losses(moved, labels_B, count).view(count, -1)
     return (width / smoothing) * ((moved_nB - base_B)[:, :, None] * directions_nBE).mean(0)

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from raydpzv.engine.kept_directions import made_once
 from raydpzv.engine.objective import check_fit
 from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.scores import measured, with_own
@@ -62,7 +61,8 @@ class TorchObjective:
     loss: one of `raydpzv.registry.LOSSES`; metrics: the name of the user's, "" for none.
 
     Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB at
-    most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. A model above 2^22 parameters
+    most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. Central differences take twice
+    as many. A model above 2^22 parameters
     has none of these: it reads the vector that it was last given, and is perturbed layer by layer. One thread at a time
     may use it. It computes on the device of its rows.
     """
@@ -90,6 +90,7 @@ class TorchObjective:
             for p in self._parameters:
                 p.data = self._model.flat
         self._points_Pd = self._model.flat.unsqueeze(0)
+        self._other_1d: torch.Tensor | None = None
 
     def vector(self, values: Vector) -> torch.Tensor:
         """Return a copy of these numbers, float32 [d], on the device of the rows."""
@@ -164,13 +165,27 @@ class TorchObjective:
                 losses_PM[first : first + len(chunk), client] = self._losses(points_Pd, batch)
         return losses_PM.T.cpu().numpy()
 
+    @torch.no_grad()
     def central_losses(
         self, at: torch.Tensor, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both, each direction made once where that is faster."""
-        if self._device.type == "cpu":
-            directions = made_once(directions)
-        return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
+        """Return both, each direction made once where there is room for both points."""
+        if self._layers or directions[0].law == "rank_one" or self._size > _LARGE:
+            return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
+        check_fit(self.size, at, *directions)
+        found = [np.empty((len(rows), len(directions))) for _ in range(2)]
+        step = self._together(len(directions))
+        for first in range(0, len(directions), step):
+            chunk = directions[first : first + step]
+            sides = self._sides(len(chunk))
+            for direction, plus_d, minus_d in zip(chunk, *sides, strict=True):
+                direction.add_both_ways(at, radius, plus_d, minus_d)
+            for points_Pd, losses_MP in zip(sides, found, strict=True):
+                if points_Pd is self._other_1d:
+                    self._model.flat.copy_(points_Pd[0])
+                for losses_P, batch in zip(losses_MP, rows, strict=True):
+                    losses_P[first : first + len(chunk)] = self._losses(points_Pd, batch).cpu()
+        return found[0], found[1]
 
     def _jointly(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
@@ -264,7 +279,7 @@ class TorchObjective:
         x_BF, y_B = self._batch(rows)
         if self._pooled:
             return self._loss.at_points(self._pooled.at_points(points_Pd, x_BF), y_B).mean(-1)
-        if not self._stacks:  # the one point is where the module's own parameters are
+        if not self._moves:
             return self._loss.at_points(self._model.module(x_BF), y_B).mean(-1, keepdim=True)
         return self._loss.at_points(_stacked(self._model, points_Pd, x_BF), y_B).mean(-1)
 
@@ -287,6 +302,19 @@ class TorchObjective:
         if self._pooled:
             return min(points, _POOLED_POINTS)
         return max(1, min(points, _STACK_FLOATS // self.size)) if self._stacks else 1
+
+    @property
+    def _moves(self) -> bool:
+        """Whether points are evaluated where they are; else where the module's own parameters are."""
+        return self._stacks or self._pooled is not None
+
+    def _sides(self, points: int) -> Sequence[torch.Tensor]:
+        """Return scratch for as many points on either side, twice [points, d]."""
+        if self._moves:
+            return self._room(2 * points).split(points)
+        if self._other_1d is None:
+            self._other_1d = torch.empty_like(self._points_Pd)
+        return self._points_Pd, self._other_1d
 
     def _room(self, points: int) -> torch.Tensor:
         """Scratch for some parameter vectors, [points, d]; the first are the scratch model's own."""

@@ -76,6 +76,17 @@ class Run:
         meant = [c for c in self.summary["epsilon"] if plan and c["adversary"] == plan.adversary]
         return {name: meant[0][name] for name in _TERMS} if meant and meant[0]["holds"] else None
 
+    def __repr__(self) -> str:
+        found, claim = self.summary, self.epsilon
+        scores = "".join(f", {name} {value:.4g}" for name, value in self.measures.items())
+        epsilon = "no ε is proved"
+        if claim:
+            epsilon = f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} against {claim['adversary']}"
+        return (
+            f"<run of {self._name}: {found['status']}, {found['updates']:,} updates{scores}\n"
+            f" {epsilon}, {f'kept in {self.path}' if self.path else 'not kept'}>"
+        )
+
     def _repr_html_(self) -> str:
         found = self.summary
         facts: dict[str, object] = {
@@ -86,7 +97,11 @@ class Run:
             "privacy": found["privacy_verdict"],
             "folder": self.path or "none: give out to raydpzv.run to keep a run",
         }
-        return table_html(f"run of {found['scenario'] or found['title'] or found['method']}", facts.items())
+        return table_html(f"run of {self._name}", facts.items())
+
+    @property
+    def _name(self) -> str:
+        return str(self.summary["scenario"] or self.summary["title"] or self.summary["method"])
 
     def state_dict(
         self, party: str | int | None = None, *, client: int | None = None, at: int | None = None
@@ -350,9 +365,10 @@ class RunFinalizer:
         self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)), last=True)
         folder, reason = self._writer.folder, status.stop_reason or ""
         if folder:
-            if not folder.commit_continuation(self._released(facts)):
+            if not folder.holds(self._released(facts)):
                 raise StoppedEarly(
-                    f"{folder.path}: stopped while the record was being computed again; it is as it was"
+                    f"{folder.path}: stopped before it had made again all releases of its ledger; continue with: "
+                    f"raydpzv resume {folder.path}"
                 )
             write_models(folder.path, models)
         stopped = reason == USER
@@ -377,7 +393,7 @@ class RunFinalizer:
         text = named(text, self._experiment.spec.party_names)
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._writer.add(_rows(fault=[fault]))
-        if self._writer.folder and not self._writer.folder.commit_continuation(self._released(facts)):
+        if self._writer.folder and not self._writer.folder.holds(self._released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
         outcome = Outcome(*(("stopped", USER) if interrupted else ("failed", text)), type(error).__name__)

@@ -86,11 +86,10 @@ class LocalSession:
     ) -> None:
         self._spec, self._writer, self._finalizer, self._options = prepared.spec, writer, finalizer, options
         folder = writer.folder
-        keeps = folder is not None and not folder.is_recomputed
-        resumes = folder is not None and keeps and isinstance(options.out, RunWriter)
         make: PartiesMaker = LOCAL_PARTIES[self._spec.kind]
-        checkpoint = folder.checkpoint() if folder and resumes else None
-        self._parties = make(prepared, RunParts(ledger, writer, options.controls(keeps=keeps), checkpoint))
+        checkpoint = folder.checkpoint() if folder else None
+        controls = options.controls(keeps=folder is not None)
+        self._parties = make(prepared, RunParts(ledger, writer, controls, checkpoint))
         self._core = self._parties.core
 
     @property

@@ -159,6 +159,21 @@ class ServerFactory:
             network = shapes(self.head)
         return check_size(network, "the head")
 
+    def check_row_gradients(self) -> None:
+        """Refuse a user's head or loss through which single records have no gradient where one is wanted.
+
+        Raises InputError.
+        """
+        plan, spec = self.spec.descriptor.noise(self.spec.method), self.spec
+        own = is_foreign(spec.model.head) or is_foreign(spec.loss)
+        if plan is None or plan.head != "dp_sgd" or not own or shapes_alone():
+            return
+        from raydpzv.engine.head import Head  # loads torch
+
+        key, labels = Key(spec.seed), torch.tensor(self.y_train[:2])
+        head = Head(FlatModel(self.head, key / "server"), HeadSettings("dp_sgd", 0.0), key, spec.loss)
+        head.row_gradients(torch.ones(len(labels), spec.split.clients, spec.model.embedding), labels)
+
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
         found = self.dense()
@@ -252,6 +267,7 @@ def vertical_parties(
     check_patterns(spec.method, *(client.check() for client in first_of.values()))
     server.check()
     check_functions(spec, server.y_held_out, server.outputs)
+    server.check_row_gradients()
     resolved = _with_engine(spec, clients, server)
     return tuple(replace(client, spec=resolved) for client in clients), replace(server, spec=resolved)
 

@@ -16,11 +16,12 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
-from raydpzv.experiment.finalize import RowWriter, keep_first_models
+from raydpzv.experiment.finalize import RowWriter, fresh_noise, keep_first_models
 from raydpzv.experiment.initial_model import BASE
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
+from raydpzv.foreign import is_foreign
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
@@ -48,18 +49,18 @@ Continued = tuple[Prepared, RunWriter, str]
 """What resumes, the folder that it writes to, and the scenario's name."""
 
 
-def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+def continued(path: Path, moved: Sequence[str] = ()) -> Continued:
     """Return what continues, the folder it writes to (locked), and the scenario's name.
 
-    moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
-    complete or cannot be continued, DataError if its folder is damaged.
+    moved: where its data are now, see `RunFolder.open`. Raises InputError if the run is complete or cannot be
+    continued, DataError if its folder is damaged.
     """
     if found := link_of(path):
         raise InputError(
             f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
             f"raydpzv resume {path}"
         )
-    return resuming(path, moved, in_place=in_place)
+    return resuming(path, moved)
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> 
     assert folder is not None
     prepared = restarted(prepared, folder)
     folder.read_ledger = None  # what reads the ledger on is open elsewhere, or opens it anew
-    checkpoint = None if folder.is_recomputed else folder.checkpoint()
+    checkpoint = folder.checkpoint()
     place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
     again = prepared.spec.clock.kind == "virtual"
     writer.go_back({**fault, "message": f"{fault['message']} {place}"}, again=again)
@@ -130,12 +131,10 @@ def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time
     )
 
 
-def resuming(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
+def resuming(path: Path, moved: Sequence[str] = ()) -> Continued:
     """Return what continues a run, also one that a storage has.
 
-    It resumes from its last checkpoint. Without one a horizontal run starts again, to the same bits; of a vertical one
-    everything on record is computed again, bit for bit (that takes its time): beside the record or, with `in_place`,
-    over it, so that checkpoints are taken, where the ledger holds all that was released. Releases on record are given
+    It resumes from its last checkpoint, without one from its start, to the same bits. Releases on record are given
     out again, then the run draws fresh noise. What only the ledger knows of, since a kill lost its rows, counts as
     recorded too. All is read and checked before anything is changed. Under the wall clock it resumes as a new segment
     (`raydpzv.segments.run_segments`). Raises InputError if the run is complete, is being written by another process, or
@@ -151,18 +150,12 @@ def resuming(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -
     folder = RunWriter.locked(path, moved)
     try:
         spec = folder.spec()
-        beside = not (spec.one_model or spec.clock.kind == "wall" or folder.checkpoint()) and not (
-            in_place and not _releases_beside_ledger(folder)
-        )
-        if beside:
-            folder.go_beside()
         check_resumable(folder)
         prepared = prepared_again(spec, folder)
         check_same(prepared, folder)
         prepared = restarted(prepared, folder)
         keep_first_models(prepared, folder)
-        if not beside:
-            folder.go_back()
+        folder.go_back()
         delete_scratch_files(path)
         if prepared.counts_segments:
             note_segment(folder)
@@ -186,9 +179,13 @@ def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
 
 def restarted_vertical(prepared: PreparedVertical, folder: RunWriter) -> PreparedVertical:
     """Return what gives out the releases on record that the run may come to; the folder keeps the ledger as read."""
-    checkpoint = None if folder.is_recomputed else folder.checkpoint()
     with ledger_of(prepared, folder) as ledger:
-        releases = _releases_on_record(folder, checkpoint, ledger)
+        releases = _releases_on_record(folder, folder.checkpoint(), ledger)
+        if ledger is None and len(releases.value) and fresh_noise(prepared):
+            raise DataError(
+                f"{folder.ledger}: wanted the run's ledger, which holds what was released, but there is none: restore "
+                "it from a copy, or start a new run with --out"
+            )
     folder.read_ledger = ledger
     return prepared.with_record(releases.by_address, continues=True)
 
@@ -288,11 +285,6 @@ def _check_gaps(releases: Recorded, path: Path) -> None:
         )
 
 
-def _releases_beside_ledger(folder: RunFolder) -> bool:
-    """Return whether a run keeps what it releases in its rows alone."""
-    return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
-
-
 def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
     """Return a run's experiment with the coins that it began with."""
     found: Prepared = PREPARERS[spec.kind](spec, read_coins(folder.path) if spec.secret_coins else None)
@@ -347,13 +339,19 @@ def check_same(experiment: Prepared, folder: RunFolder) -> None:
     before = folder.environment()
     if before.get(DATA_DIGEST) != now.get(DATA_DIGEST):
         raise _changed(folder, "the data")
-    for name, digest in now.get(OWN_DIGESTS, {}).items():
-        if before.get(OWN_DIGESTS, {}).get(name) != digest:
-            raise _changed(folder, f"your own {name}, or a module that it imports,")
+    if code := other_code(before, now):
+        raise _changed(folder, f"your own {code if is_foreign(code) else f'module {code}'}")
     if other := other_weights(folder.environment(), now):
         raise _changed(folder, f"the weights (model.weights) of {other}")
     if folder.environment().get(BASE) != now.get(BASE):
         raise _changed(folder, "the base of the adapters (model.lora)")
+
+
+def other_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return the first of a user's modules, or else of the objects, in which two fingerprints differ, None: none."""
+    there, here = before.get(OWN_DIGESTS, {}), now.get(OWN_DIGESTS, {})
+    names = sorted({*there, *here}, key=lambda name: (is_foreign(name), name))
+    return next((name for name in names if there.get(name) != here.get(name)), None)
 
 
 def check_scenario(folder: RunFolder, now: str) -> None:

@@ -127,7 +127,7 @@ class RunFolder:
 
         If the parts hold more rows than the checkpoint counts, they hold the checkpoint's rows as well.
         """
-        parts = read_all(self.path, "rows")
+        parts = read_all(self.path)
         found = None if self.has_summary() else self.found_checkpoint()
         if not found or not found.packed:
             return parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,16 +28,11 @@ from raydpzv.records.checkpoint import (
 )
 from raydpzv.records.run_folder import ENVIRONMENT, INITIAL, MODELS, SCENARIO, SUMMARY, RunFolder
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets
-from raydpzv.records.store import Extent, Rows, check_extents, cut_parts, read_all
+from raydpzv.records.store import Extent, Rows, check_extents, cut_parts
 from raydpzv.records.write_ahead_log import TAIL, FolderRows, WriteAheadLog
 
-NEXT, OLD = "rows.next", "rows.old"
-"""A run that is computed again writes its rows to the first until it has ended. The second holds the rows that they
-then replace."""
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
-_OLDER_SUMMARY = "summary.before.json"
-"""The summary of a run that was stopped and is resumed now."""
-_CONTENTS = (SCENARIO, OPERATOR, "rows", NEXT, OLD, TAIL, "ledger", CHECKPOINT, INITIAL, MODELS, SUMMARY)
+_CONTENTS = (SCENARIO, OPERATOR, "rows", TAIL, "ledger", CHECKPOINT, INITIAL, MODELS, SUMMARY)
 
 
 class RunWriter(RunFolder):
@@ -46,7 +40,7 @@ class RunWriter(RunFolder):
 
     def __init__(self, path: Path, moved: Sequence[str] = ()) -> None:
         super().__init__(path, moved)
-        self._rows = FolderRows(path, "rows")
+        self._rows = FolderRows(path)
         self._went_back = False
         self.updates_before = 0
         """Updates that the run had when the segment began that this object writes."""
@@ -94,37 +88,24 @@ class RunWriter(RunFolder):
 
     @classmethod
     def locked(cls, path: Path, moved: Sequence[str] = ()) -> RunWriter:
-        """Open an existing run's folder to resume it: locked, and unchanged until `go_back` or `go_beside`."""
+        """Open an existing run's folder to resume it: locked, and unchanged until `go_back`."""
         folder = cls.open(path, moved)
         folder.require_own_record()
         _acquire(folder._lock, path)
         return folder
 
-    def go_beside(self) -> None:
-        """Write beside the record, which stays until the run has ended."""
-        self._rows.where = NEXT
-        _complete_commit(self.path)
-        if (self.path / NEXT).is_dir():
-            self._commit()
-            self._rows.where = NEXT
-
     def go_back(self) -> None:
-        """Resume from the checkpoint: drop rows beyond it, once all that stays has been read.
+        """Resume from the checkpoint, or without one from the start: drop rows beyond it.
 
-        If the run is computed again beside its record, it has no checkpoints, and all that was computed is dropped.
         Raises DataError if a part is missing or damaged, or if the parts are not those that the checkpoint names.
         """
-        self.resumed_from = "" if self.is_recomputed else self.checkpoint_sha256()
-        if self.is_recomputed:
-            shutil.rmtree(self.path / self._rows.where, ignore_errors=True)
-            self._rows = FolderRows(self.path, self._rows.where)
-            return
+        self.resumed_from = self.checkpoint_sha256()
         found = self.found_checkpoint()
         if found:
             log = WriteAheadLog(self.path, found.log, found.packed)
-            self._rows = FolderRows(self.path, self._rows.where, found.extents, log, found.tail)
+            self._rows = FolderRows(self.path, found.extents, log, found.tail)
         else:
-            self._rows = FolderRows(self.path, self._rows.where)
+            self._rows = FolderRows(self.path)
         check_extents(self.path, self._rows.extents)
         with _reported(self.path):
             if found:
@@ -154,11 +135,6 @@ class RunWriter(RunFolder):
         """How many rows of each type this object has written, or resumed from."""
         return self._rows.counts
 
-    @property
-    def is_recomputed(self) -> bool:
-        """Whether the run is computed again, beside its record."""
-        return self._rows.where != "rows"
-
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
         """Write a checkpoint of all rows so far; return its bytes. Raises RunError."""
         with _reported(self.path):
@@ -185,48 +161,27 @@ class RunWriter(RunFolder):
         return self._rows.so_far(name)
 
     def written(self) -> Rows:
-        """Return the rows written through this object: of a run computed again, only the new ones."""
+        """Return the rows written through this object, and those that it resumed with."""
         return self._rows.written()
 
     def begin_leg(self) -> None:
-        """Put the summary aside, if there is one: it does not count what is released from now on."""
-        older, found = self.path / _OLDER_SUMMARY, None if self.is_recomputed else self.checkpoint()
+        """Delete the summary, if there is one: it does not count what is released from now on."""
+        found = self.checkpoint()
         self.updates_before = found.round if found else 0
         with _reported(self.path):
-            if self.has_summary():
-                (self.path / SUMMARY).replace(older)
-            else:
-                older.unlink(missing_ok=True)  # of a segment before one that was killed
+            (self.path / SUMMARY).unlink(missing_ok=True)
 
-    def commit_continuation(self, released: int = 0) -> bool:
-        """Replace the record that was continued, unless the continuation is shorter; return whether it did.
+    def holds(self, released: int) -> bool:
+        """Return whether the rows hold all releases. released: how many there are, by the ledger; 0: it has none.
 
-        Both are beginnings of the same run, so the longer one holds every release of the shorter one. A continuation
-        from a checkpoint has to hold at least the releases that came after it. released: how many there are in all, if
-        that is known; a kill keeps rows from telling. If it is shorter, the old record and summary stay.
+        A run that resumed makes those of its ledger again first. Before that, its rows tell of too few.
         """
-        made = self._commit(released)
-        older = self.path / _OLDER_SUMMARY
-        if not made and older.is_file():
-            older.replace(self.path / SUMMARY)
-        return made
-
-    def _commit(self, released: int = 0) -> bool:
-        if self._rows.where == "rows":
-            return not self._went_back or self._rows.extents.get("release", Extent()).rows >= released
-        if _length(self.path, NEXT) < max(_length(self.path, "rows"), (released, 0)):
-            shutil.rmtree(self.path / NEXT, ignore_errors=True)
-            return False
-        (self.path / "rows").rename(self.path / OLD)
-        _complete_commit(self.path)
-        self._rows.where = "rows"
-        return True
+        return not self._went_back or self._rows.extents.get("release", Extent()).rows >= released
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json. Raises RunError if it cannot be written."""
         with _reported(self.path):
             write_atomically(self.path / SUMMARY, as_json(summary).encode())
-            (self.path / _OLDER_SUMMARY).unlink(missing_ok=True)
 
 
 def _acquire(lock: FileLock, run: Path) -> None:
@@ -255,21 +210,6 @@ def _content(path: Path) -> str:
     if set(found) <= {OPERATOR, "rows"} and (path / "rows").is_dir() and not any((path / "rows").iterdir()):
         return ""
     return found[0] if found else ""
-
-
-def _complete_commit(run: Path) -> None:
-    """Finish what `commit_continuation` began, also after a kill."""
-    rows, old = run / "rows", run / OLD
-    if old.is_dir() and not rows.is_dir():
-        source = run / NEXT
-        (source if source.is_dir() else old).rename(rows)
-    if old.is_dir():
-        shutil.rmtree(old)
-
-
-def _length(path: Path, where: str) -> tuple[int, int]:
-    rows = read_all(path, where)
-    return rows["release"].num_rows, rows["service"].num_rows
 
 
 @contextmanager

@@ -63,9 +63,7 @@ class Extent:
         return Extent(self.parts + 1, self.rows + rows, _linked(self.digest, data))
 
 
-def append_rows(
-    run: Path, rows: Mapping[str, pa.Table], where: str = "rows", extents: dict[str, Extent] | None = None
-) -> None:
+def append_rows(run: Path, rows: Mapping[str, pa.Table], extents: dict[str, Extent] | None = None) -> None:
     """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time.
 
     extents: the folder's extent of each type, updated here; a missing type has no rows. None: no rows at all.
@@ -75,7 +73,7 @@ def append_rows(
         table = rows[name]
         if table.num_rows == 0:
             continue
-        folder, extent = run / where / name, known.get(name, Extent())
+        folder, extent = run / "rows" / name, known.get(name, Extent())
         if extent.parts == 0:
             folder.mkdir(parents=True, exist_ok=True)
         path = _part(folder, extent.parts)
@@ -114,7 +112,6 @@ def _linked(digest: str, data: bytes | memoryview) -> str:
 def read_rows(
     run: Path,
     name: str,
-    where: str = "rows",
     columns: Sequence[str] | None = None,
     first: int | None = None,
 ) -> pa.Table:
@@ -124,10 +121,10 @@ def read_rows(
     """
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
-    parts = sorted((run / where / name).glob("part-*.parquet"), key=_number)
+    parts = sorted((run / "rows" / name).glob("part-*.parquet"), key=_number)
     if [_number(part) for part in parts] != list(range(len(parts))):
         raise DataError(
-            f"{run / where / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
+            f"{run / 'rows' / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
         )
     empty = EMPTY[name]
     tables = [_read(part, name, columns) for part in parts[:first]]
@@ -197,9 +194,9 @@ def _read(part: Path, name: str, columns: Sequence[str] | None = None) -> pa.Tab
     return table
 
 
-def read_all(run: Path, where: str = "rows") -> Rows:
+def read_all(run: Path) -> Rows:
     """Return every row type of a run."""
-    return {name: read_rows(run, name, where) for name in SCHEMAS}
+    return {name: read_rows(run, name) for name in SCHEMAS}
 
 
 def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str:

@@ -174,20 +174,18 @@ def _paths(extents: deque[LogExtent | None]) -> set[str]:
 class FolderRows:
     """Writes rows to the log and to parts, and counts them.
 
-    where: the folder of the parts; extents: of each type with rows; log: of rows in no part yet; logged: these rows.
+    extents: of each type with rows; log: of rows in no part yet; logged: these rows.
     Failed writes raise OSError.
     """
 
     def __init__(
         self,
         run: Path,
-        where: str,
         extents: Mapping[str, Extent] | None = None,
         log: WriteAheadLog | None = None,
         logged: Rows | None = None,
     ) -> None:
         self._run, self.log = run, log or WriteAheadLog(run)
-        self.where = where
         self.extents: dict[str, Extent] = dict(extents or {})
         self.counts = Counter({name: extent.rows for name, extent in self.extents.items()})
         """Rows of each type, with those of the log."""
@@ -226,7 +224,7 @@ class FolderRows:
         before = dict(self.extents)
         self._count(rows)
         try:
-            append_rows(self._run, whole, self.where, self.extents)
+            append_rows(self._run, whole, self.extents)
         except BaseException:
             self.log.add({name: whole[name] for name in whole if self.extents.get(name) == before.get(name)})
             raise
@@ -235,19 +233,19 @@ class FolderRows:
 
     def so_far(self, name: str) -> pa.Table:
         """Return the rows of one type, with those in no part yet."""
-        parts, rows = read_rows(self._run, name, self.where), self.log.rows()
+        parts, rows = read_rows(self._run, name), self.log.rows()
         return pa.concat_tables([parts, rows[name]]) if name in rows else parts
 
     def written(self) -> Rows:
         """Return the rows of the parts."""
         if not self._kept:
-            return read_all(self._run, self.where)
+            return read_all(self._run)
         return {name: self._with_kept(name) for name in SCHEMAS}
 
     def _with_kept(self, name: str) -> pa.Table:
         parts = self._unkept.get(name, Extent()).parts
         kept = [rows[name] for rows in self._kept if name in rows]
-        return pa.concat_tables([read_rows(self._run, name, self.where, first=parts), *kept])
+        return pa.concat_tables([read_rows(self._run, name, first=parts), *kept])
 
     def _count(self, rows: Rows) -> None:
         self.counts.update({name: table.num_rows for name, table in rows.items()})

@@ -121,10 +121,20 @@ class Compared(NamedTuple):
     curves: pa.Table
     claims: pa.Table
 
-    def _repr_html_(self) -> str:
+    def _folded(self) -> tuple[pa.Table, str]:
+        """Return a row for each method and ε, and the score that they are judged by."""
         folded, score = table(self.runs, self.curves, ()), score_name(lines(self.runs, self.curves))
         if f"{score}_median" not in folded.column_names:  # it has no column of the loss
             score = next(iter(measures_of(self.runs)), "accuracy")
+        return folded, score
+
+    def __repr__(self) -> str:
+        folded, score = self._folded()
+        each = ", ".join(f"{row['label']} {row[f'{score}_median']:.3f}" for row in folded.to_pylist())
+        return f"<comparison of {self.runs.num_rows} runs, median test {score}:\n {each}>"
+
+    def _repr_html_(self) -> str:
+        folded, score = self._folded()
         rows = [
             (
                 row["label"],

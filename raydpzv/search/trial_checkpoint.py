@@ -74,7 +74,7 @@ class TrialRun:
             raise InputError(
                 f"{self.path}: holds the run of this trial with other step sizes; choose another out folder"
             )
-        experiment, folder, _ = continued(self.path, self._moved(), in_place=True)
+        experiment, folder, _ = continued(self.path, self._moved())
         return experiment, folder
 
     def final_report(self) -> dict[str, Any] | None:

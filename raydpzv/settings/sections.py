@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.files import file_sha256
-from raydpzv.foreign import is_foreign, packed, unpack
+from raydpzv.foreign import HERE, is_foreign, packed, unpack, without_digest
 from raydpzv.notebook import table_html
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, LOSSES, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Bounds, Count, Fraction, NotNegative, Positive, Width
@@ -415,6 +415,22 @@ class CommonSections(Section):
         unpack(state.get("own", {}))
         super().__setstate__({key: value for key, value in state.items() if key not in ("own", "files")})
         self._files = state.get("files", {})
+
+    def __repr__(self) -> str:
+        """Show what runs, on what, and until when."""
+        own: Any = vars(self)
+        budget = own["budget"].model_dump(exclude_none=True, exclude_defaults=True)
+        until = " or ".join(f"{value:,} {name}" for name, value in budget.items() if name != "adversary")
+        model, mode = own["model"], getattr(own["privacy"], "mode", "none")
+        models = [model.kind] if hasattr(model, "kind") else model.bottoms or [model.bottom]
+        words = [without_digest(word).replace(f"{HERE}:", "your ") for word in (self.data.source, *models)]
+        return (
+            f"<scenario {self.name or self.title or own['method'].name}: {own['method'].name} on {words[0]}, "
+            f"{own['split'].clients:,} clients, model {', '.join(dict.fromkeys(words[1:]))}\n"
+            f" until {until}, privacy {mode}, seed {self.seed}>"
+        )
+
+    __str__ = __repr__
 
     def _repr_html_(self) -> str:
         """Show the settings that differ from their defaults."""

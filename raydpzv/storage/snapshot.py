@@ -21,8 +21,7 @@ _NOT_UPLOADED = (LINK, before(Path(CHECKPOINT)).name)
 _FIRST = ("summary.json", CHECKPOINT, "scenario.toml")
 _LAST = ("decisions.jsonl", "population.jsonl", "search.toml")
 """Files of a search that are written before the runs that follow from them, so they are read after all runs."""
-_ROWS = ("rows", "rows.next", "rows.old")
-_HEADER, _LEDGER = "header.json", "ledger"
+_HEADER, _LEDGER, _ROWS = "header.json", "ledger", "rows"
 _TRIES = 100
 """Reads of a checkpoint that is overwritten meanwhile."""
 
@@ -42,7 +41,7 @@ def snapshot(root: Path, unchanged: Unchanged) -> Iterator[tuple[str, bytes | No
     reader = _Reader(root, unchanged)
     listed = list(_files(root, ""))
     runs = [path.rpartition("/")[0] for path in listed if path.rpartition("/")[2] == "scenario.toml"]
-    below = tuple(f"{_under(run, name)}/" for run in runs for name in (TAIL, *_ROWS, _LEDGER))
+    below = tuple(f"{_under(run, name)}/" for run in runs for name in (TAIL, _ROWS, _LEDGER))
     heads = [path for path in listed if not path.startswith(below)] if below else listed
     last = [path for path in heads if path in _LAST]
     for run in runs:
@@ -50,8 +49,7 @@ def snapshot(root: Path, unchanged: Unchanged) -> Iterator[tuple[str, bytes | No
     yield from map(reader.read, sorted(set(heads) - set(last), key=_rank))
     for run in runs:
         yield from _log(root, run, reader)
-        for name in _ROWS:
-            yield from map(reader.read, sorted(_files(root, _under(run, name))))
+        yield from map(reader.read, sorted(_files(root, _under(run, _ROWS))))
     for run in runs:
         yield from _ledger(root, _under(run, _LEDGER), reader)
     yield from map(reader.read, last)

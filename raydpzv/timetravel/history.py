@@ -24,17 +24,27 @@ from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.rebuild import serve_again
+from raydpzv.experiment.rebuild import recorded_plan, serve_again
 from raydpzv.experiment.release_ledger import released
 from raydpzv.experiment.resuming import check_recomputable, check_same, prepared_again
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
-from raydpzv.privacy.claim_words import claim_behind, claim_text
+from raydpzv.privacy.claim_words import claim_text
+from raydpzv.records.moments import (
+    begins,
+    greatest_staleness,
+    keep_found,
+    next_update,
+    read_found,
+    spent_epsilon,
+    update_rounds,
+)
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.sim.server_loop import WatchedServer
+from raydpzv.timetravel.clips import CountedTop, cut_by
 
 _EVERY = 256
 """Updates from one kept state to the next, at least."""
@@ -77,8 +87,9 @@ class ModelHistory:
 class Moment:
     """One update.
 
-    time: seconds of the run's clock; released: (client, scalars) of the ledger; moved: the length of each party's step;
-    staleness: of the oldest embedding or model that the update used, in updates; loss: the mean on its batches;
+    time: seconds of the run's clock; released: (client, scalars) of the ledger; seeds: of these scalars, in the same
+    order; moved: the length of each party's step; staleness: of the oldest embedding or model that the update used, in
+    updates; clipped: records that the clip cut, None until `next_clip` has counted them; loss: the mean on its batches;
     epsilon: spent until then, as it is proved, and its terms, None where nothing is; evaluated: (update, accuracy), the
     newest on record.
     """
@@ -87,9 +98,11 @@ class Moment:
     time: float
     clients: tuple[int, ...]
     released: tuple[tuple[int, tuple[float, ...]], ...]
+    seeds: tuple[int, ...]
     lr: float
     moved: Mapping[str, float]
     staleness: int
+    clipped: int | None
     loss: float
     epsilon: tuple[float, str] | None
     evaluated: tuple[int, float] | None
@@ -103,6 +116,8 @@ class RunHistory(ABC):
         self.rows = folder.rows()
         self.ledger = Ledger.open(folder.ledger, expect=plan.header())
         self.updates = self.ledger.version
+        kept = read_found(folder, self.ledger.digest).get("clipped")
+        self._kept_clipped = None if kept is None else np.array(kept, np.int64)
 
     def __enter__(self) -> RunHistory:
         return self
@@ -150,6 +165,7 @@ class RunHistory(ABC):
             for name, was in zip(self.names(), before, strict=True)
         }
         entries = self.ledger.since(max(update - 1, 0), update)
+        parties = [entries.of(party) for party in np.unique(entries.party).tolist()]
         services = self._of("service", update)
         losses = array(services["loss"])
         evaluated = self._until("evaluation", update)
@@ -158,13 +174,12 @@ class RunHistory(ABC):
             update,
             float(max(array(services["served"]), default=0.0)),
             tuple(sorted(array(services["client"]).tolist())),
-            tuple(
-                (int(party), tuple(entries.of(party).scalar.tolist()))
-                for party in np.unique(entries.party).tolist()
-            ),
+            tuple((int(mine.party[0]), tuple(mine.scalar.tolist())) for mine in parties),
+            tuple(seed for mine in parties for seed in mine.seed.tolist()),
             float(entries.lr[0]) if len(entries) else math.nan,
             {name: size for name, size in moved.items() if size},
             max(int(self._stale[update]), 0),
+            None if self._kept_clipped is None else int(self._kept_clipped[update]),
             float(losses.mean()) if len(losses) else math.nan,
             self._epsilon(update),
             (int(evaluated["round"][-1].as_py()), float(evaluated["accuracy"][-1].as_py()))
@@ -190,8 +205,33 @@ class RunHistory(ABC):
         """
         if least < 1:
             raise InputError(f"--stale: wanted a number from 1 on, got {least}")
-        found = np.flatnonzero(self._stale[after + 1 :] >= least)
-        return after + 1 + int(found[0]) if len(found) else None
+        return next_update(self._stale >= least, after)
+
+    def next_clip(self, after: int) -> int | None:
+        """Return the first update > `after` at which a clip began to bind, or None.
+
+        Raises InputError or NotRecomputable where nobody can tell, see `clipped`.
+        """
+        return next_update(begins(self.clipped), after)
+
+    @cached_property
+    def clipped(self) -> np.ndarray:
+        """How many records' slopes the clip cut in each update 0..T, int64: no row has it, so the run serves again."""
+        if self._kept_clipped is None:
+            self._kept_clipped = self._count_clipped()
+            self.keep(clipped=self._kept_clipped.tolist())
+        return self._kept_clipped
+
+    def keep(self, **found: Any) -> None:
+        """Keep what was computed of this ledger in the run's folder, for its page."""
+        keep_found(self.folder, self.ledger.digest, **found)
+
+    @abstractmethod
+    def _count_clipped(self) -> np.ndarray:
+        """Count them again."""
+
+    def _no_clip(self) -> InputError:
+        return InputError(f"{self.folder.path}: the run clips nothing (privacy.clip is not set)")
 
     @cached_property
     def _models(self) -> dict[str, ModelHistory]:
@@ -202,18 +242,15 @@ class RunHistory(ABC):
 
     @cached_property
     def _stale(self) -> np.ndarray:
-        """The greatest staleness of each update 0..T, int64; -1 where there is none on record."""
-        found = np.full(self.updates + 1, -1, np.int64)
-        for table, column in (("staleness", "age_max"), ("sync", "lag")):
-            update = np.searchsorted(self.rounds, array(self.rows[table]["round"]))
-            inside = update <= self.updates
-            np.maximum.at(found, update[inside], array(self.rows[table][column])[inside])
-        return found
+        return greatest_staleness(self.rows, self.rounds)
 
     @cached_property
     def rounds(self) -> np.ndarray:
         """The server's round of each update 0..T."""
-        return np.arange(self.updates + 1)
+        try:
+            return update_rounds(self.rows, self.updates)
+        except DataError as error:
+            raise DataError(f"{self.folder.path}: {error}") from None
 
     def _of(self, table: str, update: int) -> pa.Table:
         """Return the rows of the rounds that made an update."""
@@ -228,16 +265,14 @@ class RunHistory(ABC):
 
     def _epsilon(self, update: int) -> tuple[float, str] | None:
         """Return the ε on record until then and its terms, None where the summary proves none."""
+        if self._spent is None or math.isnan(spent := float(self._spent[0][update])):
+            return None
+        return spent, claim_text({**self._spent[1], "epsilon": spent})
+
+    @cached_property
+    def _spent(self) -> tuple[np.ndarray, Mapping[str, Any]] | None:
         claims = self.folder.summary().get("epsilon") or [] if self.folder.has_summary() else []
-        for table, column, adversary in (
-            ("user_epsilon", "external", "external"),
-            ("release", "epsilon_client", "client"),
-        ):
-            whole, until = self.rows[table][column], self._until(table, update)[column]
-            if len(until) and (claim := claim_behind(claims, adversary, float(whole[-1].as_py()))):
-                spent = float(pc.max(until).as_py())
-                return spent, claim_text({**claim, "epsilon": spent})
-        return None
+        return spent_epsilon(self.rows, self.rounds, claims)
 
 
 class HorizontalHistory(RunHistory):
@@ -267,6 +302,15 @@ class HorizontalHistory(RunHistory):
     def _held_out(self) -> Any:
         return self.prepared.held_out()
 
+    def _count_clipped(self) -> np.ndarray:
+        clip = getattr(getattr(self.spec, "privacy", None), "clip", None)
+        if clip is None:
+            raise self._no_clip()
+        raise NotRecomputable(
+            f"{self.folder.path}: privacy.clip cuts each user's part inside the silos, and only their noised sum is on "
+            "record: nobody can tell at which update it bound"
+        )
+
 
 class VerticalHistory(RunHistory):
     """A bottom model of each client, and the server's head, which serving the recorded order once more gives."""
@@ -286,19 +330,6 @@ class VerticalHistory(RunHistory):
             embeddings.append(role.bottom.embed_held_out(self.model(name, update) if x is None else x))
         found: Metrics = self._top.evaluate(embeddings, self._heads[self.rounds[update]])
         return found
-
-    @cached_property
-    def rounds(self) -> np.ndarray:
-        """The server's round of each update 0..T: uploads may be gathered for one release."""
-        release = self.rows["release"]
-        first = release.filter(pc.equal(release["perturbation"], 0))["round"]
-        found = np.concatenate(([0], np.sort(array(first))))
-        if len(found) <= self.updates:
-            raise DataError(
-                f"{self.folder.path}: the ledger has {self.updates} updates, the rows only {len(found) - 1} releases; "
-                "continue the run with raydpzv resume"
-            )
-        return found[: self.updates + 1]
 
     @cached_property
     def _heads(self) -> np.ndarray:
@@ -321,6 +352,27 @@ class VerticalHistory(RunHistory):
         )
         return heads
 
+    def _count_clipped(self) -> np.ndarray:
+        setting = self.prepared.privacy
+        if setting.clip is None:
+            raise self._no_clip()
+        cut, counts, tops = (
+            cut_by(setting.clip, setting.integers),
+            np.zeros(self.rounds[-1] + 1, np.int64),
+            [],
+        )
+
+        def watched(server: Any) -> WatchedServer:
+            server.top = CountedTop(server.top, cut)
+            tops.append(server.top)
+            return WatchedServer(server, served=count)
+
+        def count(server: Any) -> None:
+            counts[server.updates] = tops[0].taken()
+
+        serve_again(self._again, self.rows, len(counts) - 1, Recorder(frozenset(SCHEMAS)), tap=watched)
+        return np.concatenate(([0], np.diff(np.cumsum(counts)[self.rounds])))
+
     @cached_property
     def _again(self) -> PreparedVertical:
         return self.prepared.with_record(released(self.rows, None), continues=False)
@@ -338,10 +390,7 @@ class VerticalHistory(RunHistory):
         return [factory.make(self._again.local_device) for factory in self._again.clients]
 
 
-_KINDS: dict[str, tuple[type[RunHistory], Any]] = {
-    "horizontal": (HorizontalHistory, ModelPlan),
-    "vertical": (VerticalHistory, BottomPlan),
-}
+_KINDS: dict[str, type[RunHistory]] = {"horizontal": HorizontalHistory, "vertical": VerticalHistory}
 
 
 def open_history(path: Path, moved: Sequence[str] = ()) -> RunHistory:
@@ -354,5 +403,4 @@ def open_history(path: Path, moved: Sequence[str] = ()) -> RunHistory:
             f"{path} shows what is on record"
         )
     folder.require_own_record()
-    history, plan = _KINDS[spec.kind]
-    return history(folder, plan.of(spec, folder.environment(), folder.first_models()))
+    return _KINDS[spec.kind](folder, recorded_plan(folder))

@@ -20,13 +20,18 @@ def lines_of(moment: Moment, updates: int, metrics: Metrics | None) -> Iterator[
     yield f"update {moment.update} of {updates}{when}"
     if moment.clients:
         yield f"  clients    {_some([str(client) for client in moment.clients])}"
+    place = 0
     for party, scalars in moment.released:
-        whom = "to all" if party == SHARED else f"client {party}"
-        yield f"  released   {_some([f'{value:.4g}' for value in scalars])} ({whom}; step size {moment.lr:.3g})"
+        whom, first = "to all" if party == SHARED else f"client {party}", moment.seeds[place]
+        pairs = f"{whom}; step size {moment.lr:.3g}; {'first ' if len(scalars) > 1 else ''}seed {first:x}"
+        yield f"  released   {_some([f'{value:.4g}' for value in scalars])} ({pairs})"
+        place += len(scalars)
     for party_name, length in moment.moved.items():
         yield f"  moved      {'the model' if party_name == 'shared' else party_name} by {length:.4g}"
     if moment.staleness:
         yield f"  staleness  {moment.staleness} updates at most"
+    if moment.clipped is not None:
+        yield f"  clipped    {moment.clipped} {'record' if moment.clipped == 1 else 'records'}"
     if math.isfinite(moment.loss):
         yield f"  loss       {moment.loss:.4f} on the batches"
     if metrics:
@@ -48,6 +53,23 @@ def absence_line(absence: Absence) -> str:
     """Return what the run's end would have been without a client."""
     change = f"{abs(absence.change):.4f} {'lower' if absence.change < 0 else 'higher'}"
     return f"without client {absence.client}: {result(absence.metrics)} ({change} loss)"
+
+
+def ranking_lines(ranked: Sequence[Absence], most: int | None) -> Iterator[str]:
+    """Yield a ranking's lines, of long ones the first and the last `most` (None: all)."""
+    if most is None or (left_out := len(ranked) - 2 * most) <= 0:
+        yield from map(absence_line, ranked)
+        return
+    yield from map(absence_line, ranked[:most])
+    yield f"... {left_out} more: --all lists them, --csv writes a table"
+    yield from map(absence_line, ranked[-most:])
+
+
+def ranking_table(ranked: Sequence[Absence]) -> Iterator[tuple[object, ...]]:
+    """Yield a ranking's head and rows, for CSV."""
+    yield "place", "client", "change", "loss", "accuracy"
+    for place, absence in enumerate(ranked, 1):
+        yield place, absence.client, absence.change, absence.metrics.loss, absence.metrics.accuracy
 
 
 def _some(values: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
 """What a run would have been without one of its clients, to first order: the same queries, other pairs.
 
 A model that follows sums of pairs is linear in their scalars: x_T = x_0 - Σ_n c_n s_n u_n, where c_n is the pair's step
-size, with momentum that of all later steps too. Without client k, a shared update is the mean of the others' scalars,
-and an update of its own does not happen. No query is asked again: clients would have answered others at other models.
+size, with momentum that of all later steps too. Without client k, a shared update is the mean of the others' scalars
+(of FedKSeed, which joins the clients' pairs, the others' pairs with the others' weights), and an update of its own does
+not happen. No query is asked again: clients would have answered others at other models.
 """
 
 # N pairs of the ledger, K clients, d parameters, T updates
@@ -123,13 +124,12 @@ class HorizontalWhatIf(WhatIf):
         entries = self.history.ledger.since(update - 1, update)
         if int(entries.party[0]) != SHARED:
             return {int(entries.party[0]): self.history.moment(update).moved.get(MODEL, 0.0)}
-        answers, directions = self._answers[update], self._directions(entries)
-        total = sum(weight for weight, _ in answers.values())
+        parts, directions = _parts(entries, self._answers[update]), self._directions(entries)
         steps = np.diff(_step_bounds(entries))
         factors = entries.lr / np.repeat(steps, steps)
         return {
-            client: float(np.linalg.norm((weight / total * values * factors) @ directions))
-            for client, (weight, values) in sorted(answers.items())
+            client: float(np.linalg.norm((part * factors) @ directions))
+            for client, (_, part) in sorted(parts.items())
         }
 
     @cached_property
@@ -184,22 +184,45 @@ _Answers = Mapping[int, tuple[float, np.ndarray]]
 """The weight and the scalars, float64 [n], of each client of a round."""
 
 
+def _parts(update: Slice, answers: _Answers) -> dict[int, tuple[float, np.ndarray]]:
+    """Return each client's share of a round's weight, and its part of the round's scalars, float64 [N].
+
+    The parts add up to the scalars: shares of a mean along the same directions, or, as FedKSeed's clients draw their
+    own, each client's stretch. Raises NotRecomputable for scalars that are neither.
+    """
+    answers = dict(sorted(answers.items()))  # the server adds, and joins, in client order
+    total = sum(weight for weight, _ in answers.values())
+    shares = {client: weight / total for client, (weight, _) in answers.items()}
+    mean = {client: shares[client] * values for client, (_, values) in answers.items()}
+    summed = cast(np.ndarray, sum(weight * values for weight, values in answers.values()))
+    if np.array_equal((summed / total).astype(np.float32), update.scalar):
+        return {client: (shares[client], part) for client, part in mean.items()}
+    ends = np.cumsum([len(part) for part in mean.values()])
+    if ends[-1] != len(update) or not np.array_equal(
+        np.concatenate(list(mean.values())).astype(np.float32), update.scalar
+    ):
+        raise _not_a_mean(int(update.round[0]))
+    found = {}
+    for (client, part), end in zip(mean.items(), ends.tolist(), strict=True):
+        own = np.zeros(len(update))
+        own[end - len(part) : end] = part
+        found[client] = shares[client], own
+    return found
+
+
 def _differences(update: Slice, answers: _Answers) -> dict[int, np.ndarray]:
     """Return by how much a round's scalars differ without each client: the others' mean, or 0 if there are none."""
-    total = sum(weight for weight, _ in answers.values())
-    summed = cast(np.ndarray, sum(weight * values for weight, values in answers.values()))
-    if not np.array_equal((summed / total).astype(np.float32), update.scalar):
-        raise _not_a_mean(int(update.round[0]))
+    parts = _parts(update, answers)
+    summed = cast(np.ndarray, sum(part for _, part in parts.values()))
     return {
-        client: ((summed - weight * values) / (total - weight) if total > weight else 0 * summed)
-        - update.scalar
-        for client, (weight, values) in answers.items()
+        client: ((summed - part) / (1 - share) if share < 1 else 0 * summed) - update.scalar
+        for client, (share, part) in parts.items()
     }
 
 
 def _not_a_mean(update: int) -> NotRecomputable:
     return NotRecomputable(
-        f"update {update} is not the mean of its clients' scalars (noise, votes, or another rule): what it would have "
+        f"update {update} is not linear in its clients' scalars (noise, votes, or another rule): what it would have "
         "been without one of them cannot be told"
     )
 

@@ -84,6 +84,15 @@ class Direction:
                 minus = np.array([-coefficient], np.float32)
                 device.subtract(to, of, self._seed, minus, span.drawn + place, self.base)
 
+    def add_both_ways(self, x: torch.Tensor, amount: float, plus: torch.Tensor, minus: torch.Tensor) -> None:
+        """Write x + amount · u to `plus` and x - amount · u to `minus`, float32 [d], to the bits of `add_to`."""
+        if self.spans or self.base != "gaussian" or x.device.type != "cpu":
+            self.add_to(x, amount, out=plus)
+            self.add_to(x, -amount, out=minus)
+            return
+        coefficient = np.float32(amount * self.norm_factor)
+        kernels.add_both_ways(plus.numpy(), minus.numpy(), x.numpy(), np.uint64(self.seed), coefficient)
+
     def values(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return u[start:stop] as float32."""
         z = np.zeros((self.size if stop is None else stop) - start, np.float32)

@@ -135,6 +135,7 @@ def _one_process_at_a_time(folder: Path | None) -> Iterator[None]:
         lock.release()
 
 
+add_both_ways = Kernel("add_both_ways")
 add_direction = Kernel("add_direction")
 add_scaled = Kernel("add_scaled")
 add_signs = Kernel("add_signs")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -12,14 +13,14 @@ from raydpzv.errors import InputError, RaydpzvError
 from raydpzv.files import as_json
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.timetravel.history import RunHistory, open_history
-from raydpzv.timetravel.shown import absence_line, lines_of
-from raydpzv.timetravel.what_if import what_if
+from raydpzv.timetravel.shown import absence_line, lines_of, ranking_lines, ranking_table
+from raydpzv.timetravel.what_if import Absence, what_if
 from scenarios.command_options import StepCommand
 
 HELP = (
     "Enter: next update; b: back; a number: go there; fall: next update at which accuracy fell; stale N: next update "
-    "that used something N updates old; who: how far each client moved the model; without CLIENT: leave it out from "
-    "here on; rank: leave each out; q: leave"
+    "that used something N updates old; clip: next update at which the clip began to bind; who: how far each client "
+    "moved the model; without CLIENT: leave it out from here on; rank: leave each out; q: leave"
 )
 _RANKED = 10
 """Clients that a ranking shows at either end."""
@@ -29,12 +30,16 @@ def step_command(options: StepCommand) -> None:
     """Print one moment of a run, or what it would have been without clients; on a terminal, walk through it."""
     with open_history(options.run, options.moved or ()) as history:
         walk = _Walk(history, quiet=options.quiet or options.as_json)
-        searches = options.fall or options.stale is not None
+        searches = options.fall or options.clip or options.stale is not None
+        if options.fall + options.clip + (options.stale is not None) > 1:
+            raise InputError("--fall, --clip, --stale: wanted one search at a time")
         walk.update = history.updates if options.at is None and not searches else options.at or 0
         if options.without is not None or options.rank:
             _print_absences(walk, options)
             return
         lines = walk.fall() if options.fall else walk.lines()
+        if options.clip:
+            lines = walk.clip()
         if options.stale is not None:
             lines = walk.stale(options.stale)
         if options.as_json:
@@ -54,11 +59,15 @@ def _print_absences(walk: _Walk, options: StepCommand) -> None:
         absences = [found.leave_out(client_number(options.without, names, "--without"))]
     else:
         absences = found.ranked(walk.progress)
+        walk.keep_ranking(absences, options.since)
     if options.as_json:
         print(as_json([asdict(absence) for absence in absences]))
         return
+    if options.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(ranking_table(absences))
+        return
     print(FIRST_ORDER.format(since=options.since))
-    print(*(walk.named(absence_line(absence)) for absence in absences), sep="\n")
+    print(*map(walk.named, ranking_lines(absences, None if options.all else _RANKED)), sep="\n")
 
 
 FIRST_ORDER = (
@@ -79,7 +88,8 @@ class _Walk:
         print(HELP)
         print(*self.lines(), sep="\n")
         commands: dict[str, Callable[[], Iterator[str]]] = {
-            "": partial(self.go, 1), "b": partial(self.go, -1), "fall": self.fall, "who": self.who, "rank": self.rank,
+            "": partial(self.go, 1), "b": partial(self.go, -1), "fall": self.fall, "clip": self.clip,
+            "who": self.who, "rank": self.rank,
         }  # fmt: skip
         while (typed := _typed()) not in ("q", "quit", "exit"):
             verb, _, rest = typed.partition(" ")
@@ -116,6 +126,10 @@ class _Walk:
         found = self.history.next_stale(self.update, least)
         yield from self._arrive(found, f"nothing was {least} updates old")
 
+    def clip(self) -> Iterator[str]:
+        """Go to the next update at which the clip began to bind."""
+        yield from self._arrive(self.history.next_clip(self.update), "the clip did not begin to bind")
+
     def who(self) -> Iterator[str]:
         """Say how far each client moved the model."""
         for client, length in what_if(self.history).pushes(self.update).items():
@@ -130,8 +144,13 @@ class _Walk:
         """Leave each client out from here on."""
         yield FIRST_ORDER.format(since=self.update)
         found = what_if(self.history, self.update).ranked(self.progress)
-        for absence in found[:_RANKED]:
-            yield self.named(absence_line(absence))
+        self.keep_ranking(found, self.update)
+        yield from map(self.named, ranking_lines(found, _RANKED))
+
+    def keep_ranking(self, ranked: Sequence[Absence], since: int) -> None:
+        """Keep a ranking for the run's page."""
+        rows = list(ranking_table(ranked))[1:]
+        self.history.keep(ranking={"since": since, "rows": [row[1:] for row in rows]})
 
     def lines(self) -> Iterator[str]:
         """Yield what happened in this update."""

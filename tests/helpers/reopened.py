@@ -18,10 +18,3 @@ def reopened(path: Path, moved: Sequence[str] = ()) -> RunFolder:
         folder.__exit__()
         raise
     return folder
-
-
-def beside(path: Path) -> RunFolder:
-    """Open a run's folder to continue beside its record."""
-    folder = RunWriter.locked(path)
-    folder.go_beside()
-    return folder

@@ -30,11 +30,11 @@ CROWDED = f"{ON_RAY}/test_benchmarks.py"
 
 
 def unit(nodeid: str) -> str:
-    """Return what a process takes as a whole: the tests that share a Ray, a single long test, otherwise a file, so
-    that what its tests share is made once.
+    """Return what a process takes as a whole: the tests that share a Ray, a single long test with its cases of one
+    method, otherwise a file, so that what its tests share is made once.
     """
     if nodeid.startswith(APART):
-        return nodeid
+        return nodeid.partition("-")[0]
     if nodeid.startswith(ON_RAY):
         return ON_RAY
     return nodeid.split("::")[0]

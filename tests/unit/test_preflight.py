@@ -66,6 +66,61 @@ def test_every_party_and_its_constants_are_counted():
     assert found.constants["client 1"] == 6
 
 
+class Gate(nn.Linear):
+    def forward(self, x):
+        scores = super().forward(x)
+        return scores.clamp(-9, 9) if (scores.abs() > 9).any() else scores
+
+
+class Branching(nn.Module):
+    def __init__(self, clients, embedding, classes):
+        super().__init__()
+        self.gate = Gate(clients * embedding, classes)
+
+    def forward(self, x):
+        return self.gate(x)
+
+
+def branching_loss(scores, y):
+    values = nn.functional.cross_entropy(scores, y, reduction="none")
+    return values if values.max() < 99 else values.clamp(max=99)
+
+
+def private(head, loss, server="dp_sgd"):
+    """A proved run whose head learns by the clipped gradients of single records."""
+    own = {"trust": ["model"]} if loss is None else {"trust": ["loss"]}
+    clips = {"clip": 0.1} | ({"head_clip": 0.5} if server == "dp_sgd" else {})
+    proved = {"data": {"split": "plain"}, "privacy": {"mode": "proved", "epsilon": 1.0, **clips, **own}}
+    return raydpzv.vertical(
+        *("linear", [X[:, :2], X[:, 2:]], Y),
+        head=head,
+        loss=loss,
+        server=server,
+        updates=5,
+        batch="all",
+        classes=[0, 1, 2],
+        model__targets=loss and "classes",
+        **proved,
+    )
+
+
+@pytest.mark.parametrize("look", [raydpzv.check, raydpzv.run])
+@pytest.mark.parametrize(
+    ("head", "loss", "place"),
+    [
+        (Branching, None, r'model\.head: its layer "gate" \(Gate\), line \d+ of test_preflight\.py, cannot'),
+        ("linear", branching_loss, r"model\.loss: your loss cannot"),
+    ],
+)
+def test_a_branch_on_data_is_named_where_records_have_gradients_of_their_own(look, head, loss, place):
+    with pytest.raises(InputError, match=rf"{place} be mapped over records.*torch\.where in place of if"):
+        look(private(head, loss))
+
+
+def test_a_branch_on_data_is_nothing_to_a_head_that_needs_no_gradients():
+    assert raydpzv.run(private(Branching, None, "joint")).summary["updates"] == 5
+
+
 def test_weights_that_differ_between_processes_are_refused():
     own = scenario(ByProcess)
     assert first_weights(own) == first_weights(own)

@@ -255,6 +255,11 @@ def _contradictions(config: CzofoConfig, sections: Sections) -> Iterator[str]:
             f'method.directions: wanted "uniform" with variant = "per_row", got "{config.directions}"; '
             'set variant = "published" or leave directions out'
         )
+    if sections.loss == "cox" and not config.answers_differences:
+        yield (
+            'method.variant: wanted "published" with directions = "uniform" or "normal", which take the loss of a '
+            'batch, with survival times (model.loss = "cox"): they have no loss of a single row'
+        )
 
 
 def compressed_bytes(count: int, bits: int | None) -> int:

@@ -28,7 +28,7 @@ from tests.test_budgets import PAGES, ROOT
 
 ELSEWHERE = {
     ("CONTRIBUTING.md", "python"): "integration/local/test_contributing.py",
-    ("README.md", "mkdir -p runs"): "integration/cli/test_readme_own_data.py",
+    ("README.md", "mkdir -p runs"): "integration/cli/test_readme.py",
     ("README.md", "python"): "integration/ray/test_readme.py",
     ("docs/cluster.md", "sh"): "integration/ray/test_job.py",
     ("docs/tune.md", "python"): "integration/ray/test_tune_page.py",
@@ -119,7 +119,7 @@ def run_of(name: str, settings: list[str], *, stopped: bool) -> None:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch, unrendered):
     """A folder with what a reader has: the repository's scripts and a table."""
     monkeypatch.chdir(tmp_path)
     for name in ("benchmarks", "examples"):

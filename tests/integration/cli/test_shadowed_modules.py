@@ -25,7 +25,7 @@ try:
 except InputError as error:
     print(error)
 """
-RUN = ["run", "frozen", "--runner", "ray", "--set", "budget.updates=4", "--set", "resources.client_actors=1"]
+RUN = ["run", "frozen", "--runner", "ray", "--set", "budget.updates=4", "--set", "resources.client_actors=0"]
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

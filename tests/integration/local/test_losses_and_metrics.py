@@ -237,7 +237,7 @@ def test_labels_of_a_data_set_of_pairs_are_not_cut_to_whole_numbers():
         ({"y": np.array(list("ab") * 60), "loss": "squared_error"}, "wanted numbers, one a row or several"),
         ({"y": np.arange(120) % 3, "loss": "binary"}, '"binary" is for two classes.*has 3'),
         ({"y": Y, "loss": "multi_label"}, "wants labels 0 and 1"),
-        ({"y": Y > 0, "loss": "cox"}, "has no survival times"),
+        ({"y": Y > 0, "loss": "cox"}, "a time and an event a row"),
         ({"loss": "squared"}, 'unknown loss "squared". Did you mean "squared_error"'),
         ({"loss": "squared_error", "model__targets": "numbers"}, "goes with a loss of your own"),
         ({"loss": "squared_error", "model__engine": "compiled"}, 'cannot run model.loss = "squared_error"'),

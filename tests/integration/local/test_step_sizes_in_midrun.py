@@ -98,5 +98,5 @@ def test_a_run_with_changed_step_sizes_continues_and_is_computed_again_to_the_sa
     stopped = run_local(prepare(found), RunOptions(tmp_path / "stopped", until=CHANGE + 3)).summary
     assert (stopped["status"], stopped["updates"]) == ("stopped", CHANGE + 3)
     experiment, folder, label = continued(tmp_path / "stopped")
-    assert not folder.is_recomputed
+    assert folder.checkpoint()
     assert run_local(experiment, RunOptions(folder, label)).summary["digest"] == whole["digest"]

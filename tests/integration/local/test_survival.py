@@ -7,11 +7,13 @@ import math
 import numpy as np
 import pytest
 
+import raydpzv
 import scenarios
 from raydpzv.compare.compare_methods import compare
 from raydpzv.engine.ranking import concordance
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.rebuild import replay
 from raydpzv.keys import Key
 from raydpzv.records.store import digest
 from raydpzv.report.page import write_report
@@ -110,9 +112,99 @@ def test_what_does_not_go_with_the_cox_loss_is_refused(overrides, kind, words):
         prepare(load(*overrides))
 
 
-def test_vertical_methods_do_not_learn_survival_times():
-    with pytest.raises(SpecError, match=r"data\.source.*survival times.*horizontal methods"):
-        scenarios.load("digits_dpzv", ["data.source=synthetic_survival", "split.how=columns"])
+VERTICAL = {"dpzv": 0.05, "zoo_vfl": 0.02, "vafl": 0.2, "czofo": 0.2}
+"""Methods and their step sizes."""
+PARTIES = """
+[data]
+source = "survival"
+file = "patients.csv"
+target = "died"
+time = "days"
+scale = "none"
+[split]
+parties = {clinic = ["a", "b"], laboratory = ["c"]}
+[method]
+batch = 32
+[budget]
+updates = 500
+[evaluate]
+every = 500
+"""
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory):
+    """Scenarios of a table of survival times whose columns are two parties'."""
+    made = prepare(load("data.rows=600")).split.train
+    folder = tmp_path_factory.mktemp("parties")
+    rows = np.column_stack([made.x, made.targets])
+    lines = ["a,b,c,days,died", *(",".join(f"{value:g}" for value in row) for row in rows)]
+    (folder / "patients.csv").write_text("\n".join(lines))
+    (folder / "patients.toml").write_text(PARTIES)
+    return lambda method, *overrides: scenarios.load(
+        folder / "patients.toml", [f"method.name={method}", *overrides]
+    )
+
+
+@pytest.mark.parametrize(("method", "lr"), VERTICAL.items())
+def test_vertical_methods_learn_survival_times(parties, method, lr, tmp_path):
+    done = scenarios.run(parties(method, f"method.lr={lr}"), tmp_path / "run")
+    first, *_, last = done.rows("concordance").to_pylist()
+    assert last["concordance"] > max(first["concordance"], 0.5) + 0.1
+    assert done.accuracy is None
+    assert done.epsilon is None
+    assert done.summary["privacy_verdict"].startswith("NOT PRIVATE")
+    assert replay(tmp_path / "run").verified
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "words"),
+    [
+        ("dpzv", ["privacy.mode=paper", "privacy.epsilon=1.0", "privacy.clip=1.0"], r"privacy\.mode.*no ε"),
+        ("vafl", ["privacy.mode=paper", "privacy.sigma=1.0"], r"privacy\.mode.*no ε follows"),
+        ("frozen", ["method.server=dp_sgd", "privacy.mode=proved"], r"privacy\.mode.*no ε follows"),
+        ("dpzv", ["privacy.clip=1.0"], r"privacy\.clip: bounds the slope of each record"),
+        ("czofo", ["method.variant=per_row"], r"method\.variant: .* no loss of a single row"),
+        ("czofo", ["method.directions=coordinate"], r"method\.variant: .* no loss of a single row"),
+        ("dpzv", ["model.engine=compiled"], "cannot run model.loss"),
+        (
+            "dpzv",
+            ['split.parties={clinic = ["a", "b", "days"], laboratory = ["c"]}'],
+            'wanted features for "clinic", got "days", which data.time names',
+        ),
+    ],
+)
+def test_vertical_runs_refuse_bounds_on_single_records_with_survival_times(parties, method, overrides, words):
+    with pytest.raises(SpecError, match=words):
+        prepare(parties(method, *overrides))
+
+
+def test_your_own_times_and_events_are_learned_both_ways():
+    made = prepare(load("data.rows=400")).split.train
+    x, y = made.x, made.targets
+    for scenario in (
+        raydpzv.horizontal(
+            "mlp", (x, y), clients=4, cohort=4, method="fedavg", loss="cox", lr=0.5, updates=20
+        ),
+        raydpzv.vertical("mlp", [x[:, :1], x[:, 1:]], y, method="vafl", loss="cox", lr=0.2, updates=300),
+    ):
+        assert raydpzv.run(scenario).summary["concordance"] > 0.65
+        assert raydpzv.privacy(scenario).lists == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda y: y[:, :1], r"a time and an event a row, \[40, 2\].* got \[40, 1\]"),
+        (lambda y: np.where(y == 1, 2, y), "the event 2 in row 0"),
+        (lambda y: np.where(y < 1, np.nan, y), "nan in row"),
+        (lambda y: np.array(["late"] * 40), "wanted numbers"),
+    ],
+)
+def test_times_and_events_that_are_none_are_refused(change, words):
+    y = np.stack([np.arange(1, 41.0), np.arange(40) % 2 == 0], 1)
+    with pytest.raises(DataError, match=words):
+        prepare(raydpzv.horizontal("mlp", (np.eye(40), change(y)), clients=2, loss="cox", updates=2))
 
 
 def test_generated_times_are_those_of_proportional_hazards():

@@ -9,7 +9,7 @@ import scenarios
 from benchmarks.poisoner import ranked
 from raydpzv.errors import InputError, NotRecomputable
 from raydpzv.experiment.initial_model import MODEL
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
+from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.timetravel import history as of_history
 from raydpzv.timetravel.history import open_history
@@ -78,7 +78,7 @@ def test_a_walk_in_any_order_gives_the_bits_of_a_rebuild(shared, split, monkeypa
             np.testing.assert_array_equal(history.model(MODEL, update), rebuild(shared, update).models[MODEL])
     with open_history(split) as history:
         for update in (60, 7, 31, 30):
-            wanted = rebuild_client(split, 2, update).models["client 2"]
+            wanted = rebuild(split, update, 2).models["client 2"]
             np.testing.assert_array_equal(history.model("client 2", update), wanted)
 
 
@@ -125,6 +125,27 @@ def test_the_next_stale_update_is_the_first_on_record(split):
         assert history.next_stale(0, 1000) is None
 
 
+def test_the_clip_binds_first_where_a_wider_one_releases_something_else(tmp_path):
+    released = {}
+    for clip in (1.5, 1e9):
+        settings = ["privacy.mode=none", f"privacy.clip={clip}", "privacy.epsilon=none", "privacy.delta=none"]
+        settings += ["budget.updates=200", "data.train_rows=150", "data.test_rows=40", "method.lr=0.02"]
+        scenarios.run(scenarios.load("digits_dpzv", settings), tmp_path / f"{clip}")
+        with open_history(tmp_path / f"{clip}") as history:
+            released[clip] = [row["value"] for row in history.rows["release"].to_pylist()]
+            found = history.next_clip(0)
+            if clip == 1.5:
+                first, count = found, int(history.clipped[found])
+            else:
+                assert found is None  # control
+    differ = [k for k, (one, other) in enumerate(zip(*released.values(), strict=True), 1) if one != other]
+    assert first == differ[0] > 1
+    page = call("step", tmp_path / "1.5", "--clip").stdout
+    assert page.startswith(f"update {first} of 200")
+    assert f"clipped    {count} record" in page
+    assert "one search at a time" in complaint(call("step", tmp_path / "1.5", "--clip", "--fall"))
+
+
 def replayed_without(history, client, since, answers):
     """The last model of a ledger whose rounds after `since` are means without the client: an independent way."""
     ledger = Ledger.create(None, history.plan.header())
@@ -133,10 +154,15 @@ def replayed_without(history, client, since, answers):
         if int(update.round[0]) > since:
             if int(update.party[0]) == client:
                 scalar = 0 * scalar
-            others = {c: kept for c, kept in answers.get(int(update.round[0]), {}).items() if c != client}
+            everyone = sorted(answers.get(int(update.round[0]), {}).items())
+            others = {c: kept for c, kept in everyone if c != client}
             if others:
                 total = sum(weight for weight, _ in others.values())
                 scalar = sum(weight * values for weight, values in others.values()) / total
+                if len(scalar) < len(
+                    update
+                ):  # the clients' pairs are joined: the client's own have a weight of 0
+                    scalar = np.concatenate([(w if c in others else 0) / total * v for c, (w, v) in everyone])
         ledger.append(
             party=int(update.party[0]), read=int(update.read[0]), lr=float(update.lr[0]), step=update.step,
             perturbation=update.perturbation, seed=update.seed, scalar=scalar.astype(np.float32),
@@ -155,6 +181,7 @@ SHAPED = ("method.direction=rank_one", GROUPS)
     [
         ("decomfl", 0, ()), ("decomfl", 11, ("method.weights=rows", "split.sizes=drawn")), ("decomfl", 5, SHAPED),
         ("decomfl", 5, (GROUPS,)),
+        ("fedkseed", 0, ("method.weights=rows", "split.sizes=drawn")), ("fedkseed", 11, ()),
         ("schedules", 11, ()), ("secret", 0, ()), ("asynchronous", 11, ()),
     ],
 )  # fmt: skip
@@ -175,7 +202,7 @@ def test_a_run_without_a_client_is_the_replay_of_the_ledger_without_it(kind, sin
 def test_a_vertical_run_without_a_client_keeps_its_model_of_then(split):
     with open_history(split) as history:
         found = what_if(history, 20).leave_out(1)
-        then = rebuild_client(split, 1, 20).models["client 1"]
+        then = rebuild(split, 20, 1).models["client 1"]
         assert found.metrics == history.evaluate(60, {"client 1": then})
         assert found.change == found.metrics.loss - history.evaluate(60).loss != 0
 
@@ -199,7 +226,10 @@ def test_what_cannot_be_told_is_refused(shared, tmp_path):
     with open_history(tmp_path / "adam") as history, pytest.raises(InputError, match="not linear"):
         what_if(history)
     scenarios.run(small_horizontal.small("feedsign"), tmp_path / "votes")
-    with open_history(tmp_path / "votes") as history, pytest.raises(NotRecomputable, match="not the mean"):
+    with (
+        open_history(tmp_path / "votes") as history,
+        pytest.raises(NotRecomputable, match="not linear in its clients"),
+    ):
         what_if(history).leave_out(3)
     with open_history(shared) as history:
         for update in (25, 99):
@@ -210,6 +240,7 @@ def test_what_cannot_be_told_is_refused(shared, tmp_path):
         with pytest.raises(InputError, match=r"--since: wanted 0\.\.23, got 24"):
             what_if(history, 24)
     scenarios.run(small_horizontal.small("fedavg"), tmp_path / "weights")
+    assert "clips nothing" in complaint(call("step", shared, "--clip"))
     assert "--stale: wanted a number from 1 on" in complaint(call("step", shared, "--stale", -1))
     assert "has no ledger" in complaint(call("step", tmp_path / "weights"))
     assert "not a run folder" in complaint(call("step", tmp_path / "nothing"))
@@ -226,4 +257,8 @@ def test_the_command_shows_a_moment_a_search_and_absences(shared):
     ranked = call("step", shared, "--rank").stdout
     assert ranked.startswith("First order: from update 0 on")
     assert ranked.count("without client") == 12
+    table = call("step", shared, "--rank", "--csv").stdout.splitlines()
+    assert [line.split(",")[1] for line in table[1:]] == [
+        line.split(":")[0].split()[-1] for line in ranked.splitlines()[1:]
+    ]
     assert call("step", shared, "--without", 3, "--since", 9).stdout.count("without client 3") == 1

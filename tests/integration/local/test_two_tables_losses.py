@@ -19,8 +19,7 @@ from raydpzv.registry import LOSSES as LOSS_NAMES
 from tests.helpers.proved_modes import BY_CLIENT, MODES, USER_MODES, USERS
 from tests.helpers.raw_tables import CHANGED, NUMBERS, ROWS, raw
 from tests.helpers.two_tables import seen
-from tests.integration.local.test_two_tables import checked_moves, differences
-from tests.integration.local.test_two_tables_users import moved_by, owner_of_changed
+from tests.integration.local.test_two_tables import checked_moves, differences, moved_by, owner_of_changed
 
 HERE = "tests.integration.local.test_two_tables_losses"
 TRUSTED = "privacy.trust=loss"

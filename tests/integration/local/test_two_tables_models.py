@@ -15,8 +15,7 @@ from raydpzv.experiment.prepare import planned_privacy
 from tests.helpers.proved_modes import MODES, USER_MODES, user_spec
 from tests.helpers.raw_tables import CHANGED, OWNERS, READERS, raw, write_table
 from tests.helpers.two_tables import seen
-from tests.integration.local.test_two_tables import checked_moves, differences
-from tests.integration.local.test_two_tables_users import moved_by
+from tests.integration.local.test_two_tables import checked_moves, differences, moved_by
 
 HERE = "tests.integration.local.test_two_tables_models"
 TRUSTED = "privacy.trust=model"

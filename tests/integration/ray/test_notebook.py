@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+import ray
 
 from tests.helpers.programs import ROOT
 
@@ -23,7 +25,8 @@ class Net(nn.Sequential):
     def __init__(self, outputs):
         super().__init__(nn.Linear(8, outputs))
 
-scenario = raydpzv.horizontal(Net, (x, np.arange(60) % 3), clients=3, updates=8, lr=0.1)
+few = {"clients": 3, "lr": 0.1, "resources": {"hosts": 1}}
+scenario = raydpzv.horizontal(Net, (x, np.arange(60) % 3), updates=8, **few)
 """
 RUNS = """
 if __name__ == "__main__":
@@ -51,22 +54,23 @@ class Press(raydpzv.Callback):
             pressed.append(os.kill(os.getpid(), signal.SIGINT))
 
 pressed, folder = [], "interrupted"
-long = raydpzv.horizontal(Net, (x, np.arange(60) % 3), clients=3, updates=200, lr=0.1)
+long = raydpzv.horizontal(Net, (x, np.arange(60) % 3), updates=200, **few)
 try:
     raydpzv.run(long, folder, runner="ray", callbacks=[Press()])
 except KeyboardInterrupt as error:
     print(error)
-print(raydpzv.resume(folder, runner="ray").summary["digest"] == raydpzv.run(long).summary["digest"])
+print(raydpzv.resume(folder, runner="local").summary["digest"] == raydpzv.run(long).summary["digest"])
 """
 COUNT = """
 [one["State"] for one in actors().values() if one["State"] != "DEAD"], len(actors()) > 0
 """
 
 
-def printed(arguments, folder, program=None):
+def printed(arguments, folder, program=None, **environment):
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
+        env=os.environ | environment,
         input=program,
         capture_output=True,
         text=True,
@@ -86,9 +90,12 @@ def cells(folder, *sources):
     return ["".join(one.get("text") or one["data"]["text/plain"]) for cell in shown for one in cell]
 
 
-def test_a_script_and_standard_input_have_the_same_bits_here_and_on_actors(tmp_path):
+def test_a_script_and_standard_input_have_the_same_bits_here_and_on_actors(ray_session, tmp_path):
+    """In the tests' Ray, which they need not start."""
+    there = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     (tmp_path / "own.py").write_text(OBJECTS + RUNS)
-    script, typed = printed(["own.py"], tmp_path), printed(["-"], tmp_path, OBJECTS + RUNS)
+    script = printed(["own.py"], tmp_path, **there)
+    typed = printed(["-"], tmp_path, OBJECTS + RUNS, **there)
     assert script == typed
     assert script[0] == script[1]
     assert len(script[0]) == 64

@@ -215,7 +215,7 @@ def test_releases_about_records_are_charged_once_each(tmp_path, noise):
     if noise == "seeded":
         same(run, scenarios.run(spec))
     stop, at = stop_after(12)
-    with pytest.raises(StoppedEarly, match="it is as it was"):
+    with pytest.raises(StoppedEarly, match="before it had made again all releases of its ledger"):
         resume(
             tmp_path / "stopped",
             stop=stop,

@@ -135,8 +135,8 @@ def test_a_lost_run_with_fresh_noise_resumes_in_its_own_folder_alone(tmp_path, k
 
 def test_a_run_stopped_cleanly_resumes_anywhere_with_fresh_noise(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
-    spec = small("privacy.noise=system", *OFTEN)
-    stop, progress = stop_after(60)
+    spec = small("privacy.noise=system", *OFTEN, "budget.updates=40")
+    stop, progress = stop_after(20)
     with download.created(uri, "run") as uploader, pytest.warns(RuntimeWarning, match=FRESH_NOISE):
         run_local(prepare(spec), RunOptions(tmp_path / "run", storage=uploader, progress=progress, stop=stop))
     for name in ("early", "late"):
@@ -240,7 +240,7 @@ def test_a_run_that_ended_here_unuploaded_is_uploaded_later(small, tmp_path):
 
 def test_secrets_are_their_owners_alone_where_there_are_modes(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
-    stop, progress = stop_after(60)
+    stop, progress = stop_after(20)
     with download.created(uri, "run") as uploader:
         options = RunOptions(tmp_path / "run", storage=uploader, progress=progress, stop=stop)
         run_local(prepare(small("privacy.noise=seeded", *OFTEN)), options)

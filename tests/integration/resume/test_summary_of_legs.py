@@ -46,7 +46,6 @@ def test_a_segment_that_is_killed_leaves_no_summary_of_the_one_before(tmp_path: 
     experiment, opened, _ = continued(run)
     end = run_prepared(experiment, opened).summary
     assert end["digest"] == scenarios.run(spec()).summary["digest"]
-    assert not (run / "summary.before.json").exists()
 
 
 def test_a_segment_at_work_has_no_summary_of_the_one_before(tmp_path: Path) -> None:
@@ -66,34 +65,20 @@ def test_a_segment_at_work_has_no_summary_of_the_one_before(tmp_path: Path) -> N
     ]
 
 
-def test_a_record_that_is_computed_again_and_not_to_its_end_keeps_its_summary(tmp_path: Path) -> None:
-    """Nothing was released that it did not know of; after a leg that was killed nobody knows."""
+def test_a_run_without_checkpoints_starts_again_and_takes_some(tmp_path: Path) -> None:
+    """Until it has made its releases again it has no summary, which would tell of fewer."""
     run = tmp_path / "run"
     stopped_at(20, run)
-    was = RunFolder.open(run).summary()
     for path in run.glob("checkpoint*"):
         path.unlink()
-    shutil.copytree(run, tmp_path / "killed")
     experiment, opened, _ = continued(run)
-    assert opened.is_recomputed
-    with pytest.raises(StoppedEarly, match="it is as it was"):
+    with pytest.raises(StoppedEarly, match="before it had made again all releases of its ledger"):
         run_prepared(experiment, opened, until=5)
-    assert RunFolder.open(run).summary() == was
-    kill_at(30, spec(), tmp_path / "killed")
-    experiment, opened, _ = continued(tmp_path / "killed")
-    with pytest.raises(StoppedEarly, match="it is as it was"):
-        run_prepared(experiment, opened, until=5)
-    assert not RunFolder.open(tmp_path / "killed").has_summary()
-
-
-def test_a_run_whose_ledger_holds_its_releases_is_computed_again_in_its_folder(tmp_path: Path) -> None:
-    """As trials of a search are, which take checkpoints from there."""
-    run = tmp_path / "run"
-    stopped_at(20, run)
-    for path in run.glob("checkpoint*"):
-        path.unlink()
-    experiment, opened, _ = continued(run, in_place=True)
-    assert not opened.is_recomputed
+    assert not RunFolder.open(run).has_summary()
+    found = RunFolder.open(run).checkpoint()
+    assert found is not None
+    assert found.round == 5
+    experiment, opened, _ = continued(run)
     assert run_prepared(experiment, opened).summary["digest"] == scenarios.run(spec()).summary["digest"]
 
 
@@ -126,7 +111,8 @@ def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_segment(tmp_pa
 def test_a_segment_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     stopped_at(20, run)
-    (run / "summary.before.json").mkdir()
+    (run / "summary.json").unlink()
+    (run / "summary.json").mkdir()
     for _ in range(2):
         experiment, opened, _ = continued(run)
         with pytest.raises(RunError, match="cannot write the run's record"):

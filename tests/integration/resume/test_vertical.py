@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -11,16 +11,14 @@ from contextlib import contextmanager
 import pytest
 
 import scenarios
-from raydpzv.errors import StoppedEarly
+from raydpzv.errors import DataError, StoppedEarly
 from raydpzv.experiment.rebuild import replay
 from raydpzv.experiment.resuming import resuming
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.run_folder import drop_checkpoints
-from raydpzv.records.run_writer import NEXT, OLD
-from raydpzv.records.store import digest, read_rows
+from raydpzv.records.run_folder import RunFolder, drop_checkpoints
+from raydpzv.records.store import read_rows
 from tests.helpers.kills import kill_at
 from tests.helpers.programs import Forked
-from tests.helpers.reopened import beside
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -47,16 +45,6 @@ def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["digest"] == whole["digest"]
 
 
-def test_a_kill_between_the_renames_of_a_continuation_is_repaired(small, tmp_path):
-    stop, progress = stop_after(60)
-    run = scenarios.run(small(), tmp_path / "run", stop=stop, progress=progress).summary
-    os.rename(tmp_path / "run" / "rows", tmp_path / "run" / NEXT)
-    (tmp_path / "run" / OLD / "release").mkdir(parents=True)
-    with beside(tmp_path / "run") as folder:
-        assert digest(folder.rows()) == run["digest"]
-    assert not (tmp_path / "run" / OLD).exists()
-
-
 def test_what_only_the_ledger_knows_is_sent_again_too(small, tmp_path):
     """A kill loses the rows since the last flush; the ledger has every release that left the server."""
     spec = small("privacy.noise=system", "record.flush=1000")
@@ -81,16 +69,18 @@ def test_a_continuation_that_did_not_reach_the_ledgers_end_claims_nothing(small,
     kill_at(60, spec, folder)
     experiment, continued, _ = resuming(folder)
     stop, progress = stop_after(40)
-    with pytest.raises(StoppedEarly, match="it is as it was"):
+    with pytest.raises(StoppedEarly, match="before it had made again all releases of its ledger"):
         run_prepared(experiment, continued, runner="local", progress=progress, stop=stop)
     assert not (folder / "summary.json").exists()
-    with Ledger.open(folder / "ledger") as ledger:
-        assert ledger.version == 60
+    assert len(releases(folder)) == 60
 
 
 def releases(folder):
-    rows = read_rows(folder, "release").to_pylist()
-    return {(r["client"], r["step"], r["perturbation"]): r["value"] for r in rows}
+    """Return what the ledger holds: every release that left the server."""
+    with Ledger.open(folder / "ledger") as ledger:
+        found = ledger.since(0)
+    address = zip(found.party.tolist(), found.step.tolist(), found.perturbation.tolist(), strict=True)
+    return dict(zip(address, found.scalar.tolist(), strict=True))
 
 
 def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
@@ -102,18 +92,38 @@ def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
     drop_checkpoints(tmp_path / "run")
     experiment, folder, _ = resuming(tmp_path / "run")
     stop, progress = stop_after(30)
-    with pytest.raises(StoppedEarly, match="it is as it was"):
+    with pytest.raises(StoppedEarly, match="before it had made again all releases of its ledger"):
         run_prepared(experiment, folder, runner="local", progress=progress, stop=stop)
     assert releases(tmp_path / "run") == before
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 80
+    with pytest.raises(DataError, match="continue it first"):
+        RunFolder.open(tmp_path / "run").summary()
     experiment, folder, _ = resuming(tmp_path / "run")
     run_prepared(experiment, folder, runner="local")
     after = releases(tmp_path / "run")
     assert len(after) == 120
     assert {address: after[address] for address in before} == before
+    assert read_rows(tmp_path / "run", "release")["value"].to_pylist() == list(after.values())
 
 
-def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
+def test_a_run_without_its_ledger_does_not_draw_its_releases_again(small, tmp_path):
+    """Seeded noise, the control, comes again to the same bits."""
+    for noise in ("system", "seeded"):
+        stop, progress = stop_after(40)
+        folder = tmp_path / noise
+        scenarios.run(small(f"privacy.noise={noise}"), folder, progress=progress, stop=stop)
+        before = releases(folder)
+        drop_checkpoints(folder)
+        shutil.rmtree(folder / "ledger")
+        if noise == "system":
+            with pytest.raises(DataError, match="wanted the run's ledger"):
+                resuming(folder)
+            assert len(before) == read_rows(folder, "release").num_rows == 40
+    run_prepared(*resuming(folder)[:2], runner="local")
+    after = releases(folder)
+    assert {address: after[address] for address in before} == before
+
+
+def test_a_killed_continuation_loses_no_release(small, tmp_path):
     spec = small("privacy.noise=system", "record.flush=0.001")
     stop, progress = stop_after(50)
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
@@ -130,9 +140,8 @@ def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
     experiment, folder, _ = resuming(tmp_path / "run")
     with pytest.raises(Killed), unclosed():
         run_prepared(experiment, folder, runner="local", progress=die)
-    assert (tmp_path / "run" / NEXT).exists()
-    experiment, folder, _ = resuming(tmp_path / "run")
     longer = releases(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
     assert len(longer) >= 89
     assert {address: longer[address] for address in first} == first
     run_prepared(experiment, folder, runner="local")

@@ -103,7 +103,7 @@ def test_a_gap_in_the_record_is_not_drawn_again(stopped):
     path = stopped / "rows" / "release" / "part-00000.parquet"
     table = pq.read_table(path)
     pq.write_table(table.slice(5), path)
-    resuming(stopped)[1].__exit__()
+    resuming(shutil.copytree(stopped, stopped.with_name("copy")))[1].__exit__()
     shutil.rmtree(stopped / "ledger")
     with pytest.raises(DataError, match="the record lacks the release"):
         resuming(stopped)

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
+from dataclasses import replace
 
 import pytest
 import ray
 from ray._private.node import Node
 
-from actors.cluster import connected, own_resources, set_defaults
+import actors.driver
+import actors.horizontal.driver
+import actors.vertical.driver
+import scenarios
+from actors.cluster import OBJECT_STORE, connected, own_resources, set_defaults
 from raydpzv.errors import InputError, RunError
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.prepare import prepare
 
 
 @pytest.mark.parametrize(
@@ -98,3 +106,41 @@ def test_a_port_without_a_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
             connected(address),
         ):
             pass
+
+
+# The object store of a local Ray has room for what a run puts there.
+
+
+class Asked(Exception):
+    """Ended a run where it starts Ray."""
+
+
+def asked_by(run, prepared, monkeypatch):
+    """Return the bytes of object store that a run asks for beyond those for messages."""
+
+    def connected(address, *, verbose, object_store_memory):
+        raise Asked(object_store_memory - OBJECT_STORE)
+
+    monkeypatch.setattr(actors.driver, "connected", connected)
+    with pytest.raises(Asked) as asked:
+        run(prepared, RunOptions())
+    return asked.value.args[0]
+
+
+def pickled(*things):
+    return sum(len(pickle.dumps(thing)) for thing in things)
+
+
+@pytest.mark.parametrize("holder", ["clients' actors", "the server's actor"])
+def test_a_vertical_run_asks_for_what_its_actors_are_sent(small, holder, monkeypatch):
+    alone = ("resources.client_actors=0",) if holder == "the server's actor" else ()
+    prepared = prepare(small(*alone))
+    room = asked_by(actors.vertical.driver.run_vertical, prepared, monkeypatch)
+    sent = [prepared] if alone else [replace(prepared, clients=()), *prepared.clients]
+    assert room == pytest.approx(pickled(*sent), rel=0.05)
+
+
+def test_a_horizontal_run_asks_for_the_data_once(monkeypatch):
+    prepared = prepare(scenarios.load("digits_decomfl", []))
+    room = asked_by(actors.horizontal.driver.run_horizontal, prepared, monkeypatch)
+    assert room == pytest.approx(pickled(prepared), rel=0.05)

@@ -93,6 +93,8 @@ def test_perturbed_losses_are_those_of_the_perturbed_vector(
         assert [ours.loss(there, batch) for batch in rows] == found[:, p].tolist()
         assert ours.loss(at, rows[0]) != found[0, p]
     assert torch.equal(at, before)
+    both = ours.central_losses(at, us, 0.05, rows)
+    np.testing.assert_array_equal(both, [ours.losses(at, us, amount, rows) for amount in (0.05, -0.05)])
 
 
 def test_a_clients_bits_do_not_depend_on_the_others_on_blocks_or_on_the_number_of_directions(

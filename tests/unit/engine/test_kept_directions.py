@@ -9,17 +9,13 @@ import pytest
 import torch
 
 from raydpzv.engine import kept_directions as under_test
-from raydpzv.engine.kept_directions import TorchDirections, made_once
-from raydpzv.engine.row_readers import KeptRows
+from raydpzv.engine.kept_directions import TorchDirections
 from raydpzv.engine.split_model import BottomTraining
 from raydpzv.engine.torch_engine import TorchBottom
-from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.keys import Key
 from raydpzv.models.bottoms import cnn
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.whole import whole
 from raydpzv.zo.directions import LAWS, Direction
-from raydpzv.zo.spans import Span
 from raydpzv.zo.update import Descent, Rule, Step, Steps
 
 KEY = Key(23)
@@ -83,33 +79,6 @@ def test_more_than_the_limit_is_made_again(monkeypatch: pytest.MonkeyPatch, made
     assert made == [4, 5]
     assert stepped(2 * size - 1) == wanted
     assert made == [4, 5]
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", ["mlp", "cnn_mnist"])
-def test_central_differences_make_each_direction_once(law: Any, name: str, made: list[int]) -> None:
-    y = torch.from_numpy((KEY / "labels").generator().integers(0, 4, len(X)))
-    objective = TorchObjective(lambda: whole(name, (1, 9, 8), (6,), 4), KeptRows(X, y))
-    at, rows = objective.initial(KEY), [IDS, IDS[:2]]
-    directions = [Direction(seed, objective.size, law) for seed in (8, 9)]
-    found = objective.central_losses(at, directions, 1e-2, rows)
-    assert made == [8, 9]
-    for losses, amount in zip(found, (1e-2, -1e-2), strict=True):
-        np.testing.assert_array_equal(losses, objective.losses(at, directions, amount, rows))
-    assert not np.array_equal(*found)
-
-
-def test_central_differences_of_many_parameters_keep_none(
-    monkeypatch: pytest.MonkeyPatch, made: list[int]
-) -> None:
-    directions = [Direction(seed, 50) for seed in (8, 9)]
-    monkeypatch.setattr(under_test, "TORCH_FLOATS", 99)
-    assert made_once(directions) is directions
-    monkeypatch.setattr(under_test, "TORCH_FLOATS", 100)
-    assert [type(u) is Direction for u in made_once(directions)] == [False, False]
-    grouped = [Direction(8, 50, spans=(Span(0, 50, 0, smoothing=2.0),))]
-    assert made_once(grouped) is grouped
-    assert made == [8, 9]
 
 
 @pytest.mark.parametrize("rule", [Rule("gaussian", 0.5, damped=True), Rule("gaussian", optimizer="signsgd")])

@@ -17,6 +17,7 @@ from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.whole import whole
+from raydpzv.zo import kernels
 from raydpzv.zo.directions import Direction, Law
 
 Make = Callable[[], nn.Module]
@@ -191,6 +192,26 @@ def test_more_points_than_fit_the_buffer_are_taken_in_turns(monkeypatch: pytest.
         small = objective("mlp")
         np.testing.assert_allclose(small.losses(at, us, 0.1, rows), start_immediately, rtol=2e-6)
         assert len(small._points_Pd) == points
+
+
+@pytest.mark.parametrize("law", ["gaussian", "sphere", "rademacher"])
+@pytest.mark.parametrize("name", MODELS)
+def test_central_losses_are_those_of_both_amounts(
+    name: str, law: Law, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = objective(name), objective(name)
+    at, rows = ours.initial(Key(2)), batches(5, 1)
+    along = directions(ours.size, 3, law)
+    wanted = [theirs.losses(at, along, amount, rows) for amount in (1e-2, -1e-2)]
+    made: list[object] = []
+    plain = kernels.add_both_ways
+    monkeypatch.setattr(kernels, "add_both_ways", lambda *given: made.append(given[3]) or plain(*given))
+    found = ours.central_losses(at, along, 1e-2, rows)
+    assert [len(made), len(found)] == [0 if law == "rademacher" else 3, 2]
+    for losses, expected in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(losses, expected)
+    assert not np.array_equal(*found)
+    np.testing.assert_array_equal(ours.losses(at, along, 1e-2, rows), wanted[0])  # scratch is as before
 
 
 def test_losses_keep_float64_of_the_float32_scores() -> None:

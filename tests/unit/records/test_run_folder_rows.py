@@ -12,7 +12,6 @@ from raydpzv.errors import DataError, InputError, RunError
 from raydpzv.records import store, write_ahead_log
 from raydpzv.records.run_folder import RunFolder, column_rows
 from tests.helpers.numbered_rows import after, begun, beside, faults, numbers, releases
-from tests.helpers.reopened import beside as computed_beside
 from tests.helpers.reopened import reopened
 
 
@@ -231,35 +230,18 @@ def test_going_back_without_a_checkpoint_drops_all(folder: RunFolder) -> None:
     assert recorded(folder.path) == [5]
 
 
-def test_what_is_computed_again_goes_back_beside_its_record(folder: RunFolder) -> None:
-    folder.append(faults(0, 1, 2))
-    folder.__exit__()
-    with computed_beside(folder.path) as again:
-        assert again.is_recomputed
-        check(again)
-        again.append(faults(0, 1))
-        check(again, 0, 1)
-        for _ in range(2):  # the second time there is nothing to drop
-            again.go_back()
-            check(again)
-        assert recorded(folder.path) == [0, 1, 2]
-        again.append(faults(0))
-        assert numbers(again.written()["fault"]) == [0]
-        assert recorded(folder.path) == [0, 1, 2]
-
-
 @pytest.mark.parametrize(("made", "holds"), [(0, True), (3, True), (4, False)])
 def test_a_run_that_went_back_has_as_many_releases_to_make_up_for_as_its_ledger_has(
     folder: RunFolder, made: int, *, holds: bool
 ) -> None:
     """One that did not has them all, whatever its rows say."""
-    assert folder.commit_continuation(9)
+    assert folder.holds(9)
     folder.append(releases(0, 1))
     folder.write_checkpoint(after(1))
     folder.append(releases(2, 3))
     folder.go_back()
     folder.append(releases(2))
-    assert folder.commit_continuation(made) == holds
+    assert folder.holds(made) == holds
     assert numbers(RunFolder.open(folder.path).rows()["release"]) == [0, 1, 2], "none is dropped"
 
 

@@ -2,15 +2,23 @@ from __future__ import annotations
 
 import io
 import math
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 import scenarios
+from raydpzv.compare.plan import Comparison, PlannedLine
 from raydpzv.privacy.gdp import mu_of
-from raydpzv.privacy.release import PrivacyLoss
+from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss
 from raydpzv.records.callbacks import Fault
+from raydpzv.report.text import duration
 from raydpzv.sim.interfaces import Status
-from scenarios.progress import live_progress
+from scenarios import display, progress
+from scenarios.comparison_progress import ComparisonProgress
+from scenarios.progress import epsilon_terms, forecast, live_progress, progress_line, view
 
 
 def shown(status, *overrides, scenario="digits_dpzv", terminal=True):
@@ -96,3 +104,220 @@ def test_a_proved_run_shows_the_proved_epsilon_alone_with_the_delta_it_has_by_it
     assert "add or remove one record, δ=1e-05" in text
     assert "0.7 proved against the clients" in text
     assert "paper" not in text
+
+
+# What is printed while a run is at work, on a terminal and off one.
+
+
+class Heard(io.StringIO):
+    """A stream that tells when something has been written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, words: str) -> int:
+        count = super().write(words)
+        if "\n" in words:
+            self.written.set()
+        return count
+
+
+def console(stream, *, terminal=False):
+    return Console(file=stream, force_terminal=terminal, width=100, color_system=None)
+
+
+def seen(status, spec):
+    """The live view as text."""
+    stream = io.StringIO()
+    for part in view(status, spec):
+        console(stream).print(part)
+    return stream.getvalue()
+
+
+STATUS = Status(
+    updates=500, uploads=500, time=100.0, bytes_up=2**20, bytes_down=2**10, accuracy=0.75, loss=0.625,
+    staleness=3.25, late=50, client_uploads=(100, 150, 200, 50), client_staleness=(1.0, 2.0, 3.0, 44.5),
+)  # fmt: skip
+
+
+def test_a_line_says_where_the_run_stands_and_what_is_left():
+    line = progress_line(STATUS, scenarios.load("digits_dpzv", ['privacy={mode="none"}']), 30.0, 20.0)
+    assert line == (
+        "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 30 s elapsed, "
+        "about 1 min 00 s left"
+    )
+
+
+def test_what_is_left_is_foretold_by_the_updates_of_this_segment_alone():
+    spec, status = scenarios.load("digits_dpzv", ['privacy={mode="none"}']), Status(updates=1500)
+    assert "about 50 s left" in progress_line(status, spec, 500.0, 10.0, 1400.0)
+    for before in (1500.0, math.nan):  # which has made none
+        assert "left" not in progress_line(status, spec, 500.0, 10.0, before)
+
+
+@pytest.mark.parametrize(("begins", "first"), [(0, 1), (400, 401)])
+def test_the_time_before_a_first_update_foretells_nothing(monkeypatch, begins, first):
+    """Kernels compile, and a resumed run has updates from before: neither is this leg's pace."""
+    now, said = [0.0], []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(display, "repeated", lambda interval, act: nullcontext(said.append(act)))
+    stream, spec = io.StringIO(), scenarios.load("digits_dpzv", ["budget.updates=600"])
+    with live_progress(spec, console(stream)) as shown:
+        for at, status in (
+            (5.0, Status(stage="the evaluation of the initial model")),
+            (20.0, Status(updates=begins)),
+            (25.0, Status(updates=begins)),
+            (30.0, Status(updates=first)),
+        ):
+            now[0] = at
+            shown.status(status)
+            said[0]()
+        assert "left" not in stream.getvalue()
+        now[0] = 32.0
+        shown.status(Status(updates=first + 20))
+        said[0]()
+    assert f"about {duration((600 - first - 20) * 0.1)} left" in stream.getvalue()
+
+
+PROVED = PrivacyLoss(math.nan, mu_of(0.7, 1e-5), 1e-5)
+CLAIMED = PrivacyLoss(mu_of(0.4, 1e-3), mu_of(123_456.7, 1e-3), 1e-3)
+OF_USERS = PrivacyLoss(math.nan, mu_of(3, 1e-5), 1e-5, mu_of(2, 1e-5), mu_of(7, 1e-5))
+
+
+def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypatch):
+    said = []
+    monkeypatch.setattr(display, "repeated", lambda interval, act: nullcontext(said.append(act)))
+    stream, spec = io.StringIO(), scenarios.load("digits_dpzv")
+    with live_progress(spec, console(stream)) as shown:
+        for status in (Status(), STATUS, STATUS._replace(privacy=CLAIMED), STATUS._replace(privacy=CLAIMED)):
+            shown.status(status)
+            said[0]()
+    lines = stream.getvalue().splitlines()
+    terms = "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; proved against the clients; claimed by the paper"
+    assert [line.startswith("ε: ") for line in lines] == [False, False, True, False, False]
+    assert lines[2] == f"{terms}, not proved"
+    assert all("proved ε 1.235e+05, claimed ε 0.4" in line for line in lines[3:])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "privacy", "stated"),
+    [
+        ("digits_dpzv", CLAIMED, "proved ε 1.235e+05, claimed ε 0.4"),
+        ("digits_dpzv", PrivacyLoss(mu_of(0.4, 1e-3), math.inf, 1e-3), "proved ε ∞, claimed ε 0.4"),
+        ("digits_private", PROVED, "accuracy 0.750, loss 0.625, proved ε 0.7"),
+        ("digits_users", OF_USERS, "ε 2 (outsiders), 3 (silo), 7 (server)"),
+        ("digits_decomfl", UNACCOUNTED, "accuracy 0.750, loss 0.625"),
+    ],
+)
+def test_no_line_is_longer_than_120_characters(scenario, privacy, stated):
+    spec, long = scenarios.load(scenario), scenarios.load(scenario, ["budget.updates=100_000_000"])
+    late = STATUS._replace(updates=12_345_678, bytes_up=2**40, bytes_down=10**14, privacy=privacy)
+    for status, of, elapsed in ((STATUS._replace(privacy=privacy), spec, 30.0), (late, long, 359_999.0)):
+        line = progress_line(status, of, elapsed, elapsed)
+        assert len(line) <= 120
+        assert len(epsilon_terms(status, of)) <= 120
+    assert stated in progress_line(STATUS._replace(privacy=privacy), spec, 30.0, 20.0)
+    # what is left out of a long line is the least important
+    assert line.startswith("12,345,678/100,000,000 ")
+    assert "accuracy 0.750" in line
+    assert "up " not in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("budget={updates=500}", "arrivals.rate=2.5"), "takes about 50 s at the scenario's rates"),
+        (("budget={updates=500}", "arrivals.rate=[1, 1, 1, 2]"), "about 1 min 40 s"),
+        (("budget={updates=500}", "arrivals.rate=100", "clock.compute=0.4"), "about 50 s"),  # busy meanwhile
+        (("budget={updates=500, seconds=7}",), "about 7 s"),
+        (("budget={seconds=7}", "arrivals={kind='immediate'}"), "about 7 s"),
+        (("budget={updates=500}", "arrivals={kind='immediate'}"), ""),
+        (("budget={bytes=500}",), ""),
+        (("clock.kind=virtual",), ""),
+    ],
+)
+def test_a_run_under_the_wall_clock_says_beforehand_how_long_it_takes(changes, said):
+    line = forecast(scenarios.load("digits_dpzv", ['privacy={mode="none"}', "clock.kind=wall", *changes]))
+    assert (said in line) if said else line == ""
+
+
+def test_off_a_terminal_the_start_says_what_it_waits_for_and_lines_follow():
+    stream, spec = Heard(), scenarios.load("digits_dpzv")
+    with live_progress(spec, console(stream), interval=0.01) as progress:
+        assert stream.written.wait(30)
+        assert "waiting for the data to load" in stream.getvalue()
+        progress.status(Status(stage="5 actors to come up"))
+        assert "waiting for 5 actors to come up" in stream.getvalue()
+        progress.status(STATUS)
+        stream.written.clear()
+        assert stream.written.wait(30)
+    assert all(line.strip() for line in stream.getvalue().splitlines())
+    assert "500/2,000 updates" in stream.getvalue()
+
+
+def test_nothing_is_printed_before_the_interval_is_over_nor_if_that_is_wanted():
+    spec = scenarios.load("digits_dpzv")
+    for quiet, interval, terminal in ((False, 1e6, False), (True, 0.001, False), (True, 0.001, True)):
+        stream = Heard()
+        with live_progress(
+            spec, console(stream, terminal=terminal), quiet=quiet, interval=interval
+        ) as progress:
+            progress.status(STATUS)
+            if quiet:
+                progress.status(Status(stage="warm-up"))
+        assert stream.getvalue() == ""
+
+
+def test_the_live_view_has_loss_and_every_client_s_uploads_rates_and_staleness():
+    said = seen(STATUS, scenarios.load("digits_dpzv", ["arrivals.rate=[2, 2, 2, 0.5]"]))
+    assert "accuracy 0.750  loss 0.625" in said
+    rows = [line.split() for line in said.splitlines()]
+    assert ["client", "uploads", "rate", "asked", "achieved", "staleness"] in rows
+    assert ["0", "100", "2", "1", "1.0"] in rows
+    assert ["3", "50", "0.5", "0.5", "44.5"] in rows
+
+
+def test_of_many_clients_the_live_view_has_the_stalest():
+    spec = scenarios.load("digits_dpzv", ["split.clients=8"]).model_copy(deep=True)
+    ages = tuple(float(m) for m in range(12))
+    wide = spec.model_copy(update={"split": spec.split.model_copy(update={"clients": 12})})
+    said = seen(Status(updates=1, client_uploads=(1,) * 12, client_staleness=ages), wide)
+    assert "the 8 stalest of 12 clients" in said
+    shown = [line.split()[0] for line in said.splitlines() if line.strip()[:1].isdigit()]
+    assert shown == [str(m) for m in range(4, 12)]
+
+
+def test_a_horizontal_view_sums_its_clients_up():
+    status = Status(updates=20, uploads=200, time=50.0, participants=87)
+    said = seen(status, scenarios.load("digits_decomfl"))
+    assert "87 of 100 clients took part, 200 uploads, 4 per second of the run's clock" in said
+    assert "client " not in said
+
+
+def test_the_start_of_a_live_view_says_what_it_waits_for():
+    stream = io.StringIO()
+    with live_progress(scenarios.load("digits_dpzv"), console(stream, terminal=True)) as progress:
+        progress.status(Status(stage="Ray to start"))
+    assert "starting: waiting for the data to load" in stream.getvalue()
+    assert "starting: waiting for Ray to start" in stream.getvalue()
+
+
+def test_a_comparison_off_a_terminal_says_what_is_at_work():
+    spec = scenarios.load("digits_dpzv")
+    comparison = Comparison("c", "", (0,), (), (PlannedLine("dpzv", None, False, spec),))
+    (planned,) = comparison.runs()
+    stream = Heard()
+    with ComparisonProgress(comparison, [planned], console(stream), {}, interval=0.01) as watch:
+        watch.progress({planned.folder: Status(stage="the data to load")})
+        stream.written.clear()
+        assert stream.written.wait(30)
+        watch.progress({planned.folder: STATUS})
+        stream.written.clear()
+        assert stream.written.wait(30)
+    assert "0/1 runs over; dpzv, seed 0: waiting for the data to load" in stream.getvalue()
+    quiet = Heard()
+    with ComparisonProgress(comparison, [planned], console(quiet), {}, quiet=True, interval=0.001) as watch:
+        watch.progress({planned.folder: STATUS})
+        watch.ended(planned, "")
+    assert quiet.getvalue() == ""

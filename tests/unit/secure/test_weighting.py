@@ -4,9 +4,11 @@ import dataclasses
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raydpzv.errors import SpecError
-from raydpzv.secure.weighting import Weighting, check_masked_range
+from raydpzv.secure.weighting import Packing, Weighting, check_masked_range
 
 PAPER = Weighting(silos=5, users=1000, cap=8, key_bits=2048, value_bits=16, values=16, multiplier=5.0)
 
@@ -79,3 +81,23 @@ def test_a_masked_sum_out_of_64_bits_is_refused_with_the_arithmetic() -> None:
     check_masked_range(1000, 5, edge - 1, 5.0)
     with pytest.raises(SpecError, match=rf"1000 users × {2**edge - 1} .* × 5 silos \+ 12 × 5 × 5 .*2\^63"):
         check_masked_range(1000, 5, edge, 5.0)
+
+
+SLOT = 20
+VALUES = st.lists(st.integers(-(2 ** (SLOT - 1)) + 1, 2 ** (SLOT - 1) - 1), min_size=1, max_size=12)
+
+
+@given(values=VALUES, per_plaintext=st.integers(1, 5))
+def test_values_come_back(values: list[int], per_plaintext: int) -> None:
+    packing = Packing(SLOT, per_plaintext)
+    plaintexts = packing.packed(values)
+    assert len(plaintexts) == -(-len(values) // per_plaintext)
+    assert all(abs(plaintext) < 2 ** (SLOT * per_plaintext - 1) for plaintext in plaintexts)
+    assert packing.unpacked(plaintexts, len(values)) == values
+
+
+@given(values=VALUES, more=VALUES)
+def test_sums_of_plaintexts_are_plaintexts_of_sums(values: list[int], more: list[int]) -> None:
+    packing, count = Packing(SLOT + 1, 3), min(len(values), len(more))
+    sums = [a + b for a, b in zip(packing.packed(values[:count]), packing.packed(more[:count]), strict=True)]
+    assert packing.unpacked(sums, count) == [a + b for a, b in zip(values, more, strict=False)]

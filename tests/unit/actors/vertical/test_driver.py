@@ -23,7 +23,6 @@ from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
 from tests.helpers.numbered_rows import begun
-from tests.helpers.reopened import beside
 from tests.helpers.server_calls import ServerCalls, answer_at_once
 
 STEPS = ("open_warm_up", "bring_segment", "open_wall", "keep_segment", "run", "evaluate", "stop", "close")
@@ -137,18 +136,10 @@ def test_the_runs_clock_ends_it_in_every_segment(
     assert (said in server.asked("stop")) == spent
 
 
-@pytest.mark.parametrize("recomputed", [True, False])
 def test_without_a_record_of_its_own_a_run_takes_no_checkpoints(
-    prepared: PreparedVertical, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *, recomputed: bool
+    prepared: PreparedVertical, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where: RunFolder | None = None
-    if recomputed:
-        folder.write_checkpoint(Checkpoint(40, {}, None))
-        folder.__exit__()
-        where = beside(folder.path)
     over = [Status(updates=3, stop_reason=USER)]
-    server, _, order = run(prepared, where, SegmentStart(1, 0.0, 0, {}), over, monkeypatch)
+    server, _, order = run(prepared, None, SegmentStart(1, 0.0, 0, {}), over, monkeypatch)
     assert server.asked("begin") == [[None, ("keeps", False)]]
     assert "server.keep_segment" not in order
-    if where:
-        where.__exit__()
