@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,10 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
             f"{title}: two forward calls on the same records differ; leave out what is random, such as dropout that "
             "is on in evaluation"
         )
-    if not all(_alone(model, x, scores, title)):
+    if place := mixing_place(model.module, lambda given: _forward(model, given, title), x, scores):
         raise InputError(
-            f"{title}: a record's scores depend on the other records of its batch; leave out what mixes records, such "
-            "as statistics over the batch"
+            f"{title}: a record's scores depend on the other records of its batch, {place}; leave out what mixes "
+            "records, such as statistics over the batch"
         )
     if not _perturbs_whole(model, x, title):
         raise InputError(
@@ -98,8 +98,13 @@ def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
     return torch.equal(*found)
 
 
-def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) -> Iterator[bool]:
-    """Return whether scores stay as they are while other records of the batch change.
+def mixing_place(
+    module: torch.nn.Module,
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    outputs: torch.Tensor,
+) -> str | None:
+    """Return where outputs of records [B, ...] follow from others of their batch, in words; None: they do not.
 
     Records whose number has a bit set change together, for each bit and its opposite: of any two records each changes
     once while the other stays.
@@ -112,7 +117,39 @@ def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) 
         for value in (0, 1):
             stays = (numbers >> bit & 1) == value
             mixed = torch.where(stays.view(-1, *[1] * (x.ndim - 1)), x, others)
-            yield torch.equal(_forward(model, mixed, title)[stays], scores[stays])
+            if not torch.equal(forward(mixed)[stays], outputs[stays]):
+                return _first_mixing(module, forward, (x, mixed), stays)
+    return None
+
+
+def _first_mixing(
+    module: torch.nn.Module,
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    batches: tuple[torch.Tensor, torch.Tensor],
+    stays: torch.Tensor,
+) -> str:
+    """Return the first layer whose outputs of the records that stay differ between two batches."""
+    seen: list[tuple[str, torch.nn.Module, torch.Tensor]] = []
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(layer: torch.nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor) and output.ndim and len(output) == len(stays):
+                seen.append((name, layer, output[stays].clone()))
+
+        return hook
+
+    hooks = [layer.register_forward_hook(keep(name)) for name, layer in module.named_modules() if name]
+    try:
+        for batch in batches:
+            forward(batch)
+    finally:
+        for each in hooks:
+            each.remove()
+    half = len(seen) // 2
+    for (name, layer, one), (_, _, other) in zip(seen[:half], seen[half:], strict=False):
+        if not torch.equal(one, other):
+            return f'first in its layer "{name}" ({type(layer).__name__})'
+    return "in its forward call itself"
 
 
 def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:

@@ -39,6 +39,7 @@ def test_every_command_and_option_shown_exists():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_the_example_with_own_data_trains_clients(tmp_path, monkeypatch):
     (block,) = (b for b in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "runs/table.csv" in b)
     monkeypatch.chdir(tmp_path)

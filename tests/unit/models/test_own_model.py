@@ -48,7 +48,7 @@ class Faulty(nn.Linear):
     ("fault", "complaint"),
     [
         ("random", "two forward calls on the same records differ"),
-        ("mixes", "a record's scores depend on the other records"),
+        ("mixes", "a record's scores depend on the other records of its batch, in its forward call itself"),
         ("sums", "a record's scores depend on the other records"),
         ("pairs", "a record's scores depend on the other records"),
         ("changes", "changes the records it is given"),
@@ -62,6 +62,17 @@ class Faulty(nn.Linear):
 def test_a_module_that_is_no_function_of_a_record_is_refused(fault, complaint):
     with pytest.raises(InputError, match=f"the model: .*{complaint}"):
         check_model(FlatModel(lambda: Faulty(fault), Key(0)), RECORDS, 3, "the model")
+
+
+class Centred(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+
+def test_the_first_layer_that_mixes_records_is_named():
+    make = lambda: nn.Sequential(nn.Linear(4, 5), Centred(), nn.Linear(5, 3))  # noqa: E731
+    with pytest.raises(InputError, match=r'its batch, first in its layer "1" \(Centred\); leave out'):
+        check_model(FlatModel(make, Key(0)), RECORDS, 3, "the model")
 
 
 @pytest.mark.parametrize("records", [RECORDS, RECORDS[:1]])
