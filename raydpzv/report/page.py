@@ -145,6 +145,14 @@ def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> Rep
     )
 
 
+def run_pictures(folder: Path) -> dict[str, bytes]:
+    """Return the pictures of a run that may leave, PNG by name: none of a private run."""
+    run = _read(RunFolder.open(folder), 0, operator=False)
+    view = replace(run.view, label=labels([run.view.summary], [run.settings])[0])
+    drawn = [found for draw in DRAWINGS if (found := draw([view]))]
+    return {p.name: plots.image(p.figure) for p in drawn if p.figure}
+
+
 def write_pictures(
     folder: Path, drawn: Sequence[ReportFigure], names: Collection[str] = (), form: str = "png"
 ) -> None:

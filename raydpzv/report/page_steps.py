@@ -85,9 +85,9 @@ def _compact(values: np.ndarray) -> np.ndarray:
 def steps(folder: RunFolder, view: RunView, *, withheld: bool, room: int = ROOM) -> Data | None:
     """Return what the slider shows of a run; None without a ledger, or where its ledger must not leave.
 
-    withheld: rows are not shown. Damage is said in its place ("problem").
+    withheld: rows are not shown; room: bytes, 0 for nothing. Damage is said in its place ("problem").
     """
-    if not folder.ledger.exists() or (withheld and not may_leave(view.summary)):
+    if not room or not folder.ledger.exists() or (withheld and not may_leave(view.summary)):
         return None
     try:
         with Ledger.open(folder.ledger) as ledger:
