@@ -23,6 +23,7 @@ import torch
 import raydpzv
 from raydpzv.config.settings_reference import settings_page
 from tests.helpers.commands import call
+from tests.helpers.report_views import without_pixels
 from tests.helpers.small_horizontal import stop_after
 from tests.test_budgets import PAGES, ROOT
 
@@ -119,7 +120,7 @@ def run_of(name: str, settings: list[str], *, stopped: bool) -> None:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch, unrendered):
+def place(tmp_path, monkeypatch):
     """A folder with what a reader has: the repository's scripts and a table."""
     monkeypatch.chdir(tmp_path)
     for name in ("benchmarks", "examples"):
@@ -138,7 +139,9 @@ def runs_here(page: str, block: Block) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if any(runs_here(p, b) for b in blocks(p))])
-def test_every_block_of_a_page_runs(page, place):
+def test_every_block_of_a_page_runs(page, place, monkeypatch):
+    if not any("savefig" in block.text for block in blocks(page)):
+        without_pixels(monkeypatch)
     configuration = [block.text for block in blocks(page) if block.language == "toml"]
     names = NAMES.get(page) or [text.split()[1] for text in configuration]
     for name, text in zip(names, configuration, strict=False):
