@@ -100,7 +100,7 @@ def vertical(
 ) -> AnyScenario:
     """Return a scenario of vertical learning from your own models and data.
 
-    bottoms: a model for every party, or one that all use, from a record's part to an embedding [B, E]. views: each
+    bottoms: each party's model, by name or in order, or one that all use: from a record's part to [B, E]. views: each
     party's array [D, ...], by name or in order; records are in the same order in each, or `ids` joins them. labels:
     [D], or numbers [D, T]. head: from all embeddings [B, M·E] to scores [B, classes or T]. ids: of each view's records,
     in the form of `views`, and of the labels, last or as "labels". test: (views, labels) or (views, labels, ids); left
@@ -108,11 +108,19 @@ def vertical(
     """
     if not isinstance(views, Mapping | list | tuple):
         raise SpecError(f"views: wanted a list or a table of the parties' arrays, got {type(views).__name__}")
-    many = len(views)
+    many, names = len(views), list(views) if isinstance(views, Mapping) else []
+    if isinstance(bottoms, Mapping):
+        if bottoms.keys() != set(names):
+            wanted = (
+                f"a model of each view by name ({', '.join(map(str, names))})"
+                if names
+                else "a list, as of views"
+            )
+            raise SpecError(f"bottoms: wanted {wanted}, got {', '.join(map(str, bottoms))}")
+        bottoms = [bottoms[name] for name in names]
     listed = list(bottoms) if isinstance(bottoms, list | tuple) else [bottoms] * many
     if len(listed) != many:
         raise SpecError(f"bottoms: wanted one for each of {many} views, got {len(listed)}")
-    names = list(views) if isinstance(views, Mapping) else []
     if ids is not None:
         views, labels = by_ids(views, labels, ids)
     if isinstance(test, list | tuple) and len(test) == 3:

@@ -80,6 +80,17 @@ def test_parties_bring_pictures_and_words():
     assert run.summary["accuracy"] > 0.6
 
 
+def test_models_by_name_are_the_parties_in_any_order():
+    views = {"pictures": X, "words": IDS}
+    named = raydpzv.vertical({"words": words, "pictures": Pictures}, views, Y, updates=5)
+    listed = raydpzv.vertical([Pictures, words], views, Y, updates=5)
+    assert named.model.bottoms == listed.model.bottoms
+    with pytest.raises(SpecError, match=r"a model of each view by name \(pictures, words\), got words, pix"):
+        raydpzv.vertical({"words": words, "pix": Pictures}, views, Y, updates=5)
+    with pytest.raises(SpecError, match="bottoms: wanted a list, as of views, got words, pictures"):
+        raydpzv.vertical({"words": words, "pictures": Pictures}, [IDS, X], Y, updates=5)
+
+
 def test_an_own_head_scores_all_embeddings():
     head = nn.Sequential(nn.Linear(8, 3))
     scenario = raydpzv.vertical(
