@@ -346,7 +346,7 @@
 
     below() {
       this.most = Math.max(...this.about.mean);
-      return [make("p", { class: "at" }, `Light is 0, full colour ${plain(this.most, 4)}: ${this.about.words}. Empty: not used.`)];
+      return [make("p", { class: "at" }, `Faint is 0, full colour ${plain(this.most, 4)}: ${this.about.words}. Empty: not used.`)];
     }
 
     fill(ctx) {

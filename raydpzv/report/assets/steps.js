@@ -10,6 +10,7 @@
     if (!Number.isFinite(value)) return "–";
     return Number.isInteger(value) || Math.abs(value) >= 1e4 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
   };
+  const records = (count) => `${plain(count)} record${count === 1 ? "" : "s"}`;
 
   // a run's columns as arrays, made when it is first looked at; at: its updates that are here
   const opened = new Map();
@@ -46,7 +47,7 @@
     add("released", scalars.length ? some(scalars, run.pairs[k]) : "–");
     if (scalars.length) add(run.pairs[k] > 1 ? "step size, first seed" : "step size, seed", `${plain(run.lr ? run.lr[k] : about.lr, 3)}, ${run.seeds[k].toString(16)}`);
     if (run.stale?.some((age) => age)) add("staleness", `${plain(run.stale[k])} updates`);
-    if (run.clipped) add("clipped", `${plain(run.clipped[k])} record${run.clipped[k] === 1 ? "" : "s"}`);
+    if (run.clipped) add("clipped", records(run.clipped[k]));
     if (run.epsilon) add("ε so far", plain(run.epsilon[k]));
     return found;
   };
@@ -84,7 +85,7 @@
     if (about.held <= about.last) notes.push(`This page has ${plain(about.held)} of them; raydpzv step RUN --at N shows any.`);
     if (about.unmoved) notes.push(`How far an update moved the model is not here: ${about.unmoved}.`);
     if (about.countable && !run.clipped) notes.push("Where a clip bound is not on record; raydpzv step RUN --clip finds it.");
-    if (about.withheld) notes.push("Accuracies, clients of rounds and staleness are the operator's.");
+    if (about.withheld) notes.push("Accuracies, clients of rounds and staleness stay with the operator.");
     byId("moment-note").textContent = notes.join(" ");
     show(0);
   };
@@ -95,7 +96,7 @@
     const fell = run.scores ? run.scores.findIndex((score, k) => k && run.evaluated[k] > run.at[place] && score < run.scores[k - 1]) : -1;
     go(fell < 0 ? -1 : placeOf(run.evaluated[fell]), () => `Accuracy fell from ${scored(run, run.scores[fell - 1])} to ${scored(run, run.scores[fell])}, as evaluated.`, "No evaluation fell");
   });
-  byId("next-clip").addEventListener("click", () => go(after((k) => run.clipped[k] && !run.clipped[k - 1]), (k) => `The clip began to bind: ${plain(run.clipped[k])} records.`, "The clip did not begin to bind"));
+  byId("next-clip").addEventListener("click", () => go(after((k) => run.clipped[k] && !run.clipped[k - 1]), (k) => `The clip began to bind: ${records(run.clipped[k])}.`, "The clip did not begin to bind"));
   byId("next-stale").addEventListener("click", () => {
     const least = Math.max(Number(byId("stale-least").value), 1);
     go(after((k) => run.stale[k] >= least), (k) => `${plain(run.stale[k])} updates old.`, `Nothing was ${plain(least)} updates old`);

@@ -129,6 +129,8 @@ def test_the_slider_works_by_keyboard_and_names_its_value(browser, shared):
     assert spoken.startswith("update 23 of 24; accuracy")
     assert facts(browser)["clients"].count(",") >= 1
     assert "1 of 12" in browser.run("document.querySelector('#moments').textContent")
+    hidden = "[...document.querySelectorAll('.tools [hidden]')].map(e => getComputedStyle(e).display)"
+    assert set(browser.run(hidden)) == {"none"}, "no clip, nothing stale"
 
 
 @needs_chromium

@@ -78,6 +78,8 @@ def test_pages_are_quiet_short_and_open_with_a_chart(
         assert (browser.logged, browser.asked) == ([], [(folder / page).as_uri()])
         assert wide <= width
         assert high <= screens * height
+        legends = "[...document.querySelectorAll('.legend')].map(l => l.scrollHeight - l.clientHeight)"
+        assert max(browser.run(legends)) <= 1, "no name is hidden"
         assert browser.run("document.querySelector('.plot canvas').getBoundingClientRect().bottom") <= height
         assert browser.run("getComputedStyle(document.body).backgroundColor === 'rgb(13, 17, 23)'") is dark
     browser.run("console.error('heard')")
