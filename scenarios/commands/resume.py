@@ -67,8 +67,9 @@ def resume_run(
     with held as (here, mirror):
         experiment, folder, name = here
         chosen = runner or usual_runner(experiment.spec, folder)
-        if experiment.spec.clock.kind == "wall" and not options.quiet:
-            screen.console(stderr=True).print(_leg(folder), highlight=False, soft_wrap=True)
+        if not options.quiet:
+            place = _place(folder, wall=experiment.spec.clock.kind == "wall")
+            screen.console(stderr=True).print(place, highlight=False, soft_wrap=True)
         watch_run(
             experiment.spec,
             folder.path,
@@ -91,10 +92,14 @@ def resume_run(
         )
 
 
-def _leg(folder: RunFolder) -> str:
+def _place(folder: RunFolder, *, wall: bool) -> str:
     found = folder.checkpoint()
-    place = f"the checkpoint after update {found.round:,}" if found else "its start"
-    return f"resumes as a new segment from {place}; updates that only its ledger has are served again first"
+    place = f"the checkpoint after update {found.round:,}" if found else "its start, as it has no checkpoint"
+    if wall:
+        return (
+            f"resumes as a new segment from {place}; updates that only its ledger has are served again first"
+        )
+    return f"resumes from {place}"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from filelock import FileLock
 import scenarios
 from raydpzv.config.catalog import names
 from raydpzv.errors import RunError
+from raydpzv.records.run_folder import drop_checkpoints
 from raydpzv.records.store import read_rows
 from scenarios.commands import resume
 from tests.helpers.commands import call, complaint
@@ -260,7 +261,12 @@ def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_continue(tmp_path, cloc
 @pytest.mark.parametrize(("clock", "runner"), [("wall", "ray"), ("virtual", "local")])
 def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch, clock, runner):
     """Else the times of its legs would be those of two machines; virtual time is the same with any."""
-    changes = [f"clock.kind={clock}", "arrivals.rate=200", "budget.updates=4000"]
+    changes = [
+        f"clock.kind={clock}",
+        "arrivals.rate=200",
+        "budget.updates=4000",
+        "record.checkpoint_updates=5",
+    ]
 
     def stop(status):
         if status.updates > 10:
@@ -280,7 +286,11 @@ def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch,
     monkeypatch.setattr(resume, "RUNNERS", {name: chosen(name) for name in ("local", "ray")})
     result = call("resume", tmp_path / "run")
     assert f"went on with {runner}" in result.stderr
-    assert ("resumes as a new segment from the checkpoint after update" in result.stderr) == (clock == "wall")
+    new = "as a new segment " * (clock == "wall")
+    assert f"resumes {new}from the checkpoint after update" in result.stderr
+    if clock == "virtual":
+        drop_checkpoints(tmp_path / "run")
+        assert "resumes from its start, as it has no checkpoint" in call("resume", tmp_path / "run").stderr
     assert "went on with local" in call("resume", tmp_path / "run", "--runner", "local").stderr
 
 
