@@ -29,7 +29,7 @@ def lines_of(moment: Moment, updates: int, metrics: Metrics | None) -> Iterator[
     for party_name, length in moment.moved.items():
         yield f"  moved      {'the model' if party_name == 'shared' else party_name} by {length:.4g}"
     if moment.staleness:
-        yield f"  staleness  {moment.staleness} updates at most"
+        yield f"  staleness  {moment.staleness} {'update' if moment.staleness == 1 else 'updates'} at most"
     if moment.clipped is not None:
         yield f"  clipped    {moment.clipped} {'record' if moment.clipped == 1 else 'records'}"
     if math.isfinite(moment.loss):

@@ -20,7 +20,7 @@ from scenarios.command_options import StepCommand
 HELP = (
     "Enter: next update; b: back; a number: go there; fall: next update at which accuracy fell; stale N: next update "
     "that used something N updates old; clip: next update at which the clip began to bind; who: how far each client "
-    "moved the model; without CLIENT: leave it out from here on; rank: leave each out; q: leave"
+    "moved the model; without CLIENT: leave it out from here on; rank: leave each out; help: these lines; q: leave"
 )
 _RANKED = 10
 """Clients that a ranking shows at either end."""
@@ -89,7 +89,7 @@ class _Walk:
         print(*self.lines(), sep="\n")
         commands: dict[str, Callable[[], Iterator[str]]] = {
             "": partial(self.go, 1), "b": partial(self.go, -1), "fall": self.fall, "clip": self.clip,
-            "who": self.who, "rank": self.rank,
+            "who": self.who, "rank": self.rank, "help": lambda: iter([HELP]),
         }  # fmt: skip
         while (typed := _typed()) not in ("q", "quit", "exit"):
             verb, _, rest = typed.partition(" ")
@@ -120,6 +120,8 @@ class _Walk:
             self.update, lambda update: self.progress(update, self.history.updates)
         )
         yield from self._arrive(found, "accuracy did not fall")
+        if found is not None:
+            yield f"  fell       from {self.history.evaluate(found - 1).accuracy:.2%} after update {found - 1}"
 
     def stale(self, least: int) -> Iterator[str]:
         """Go to the next update that used something so many updates old."""
@@ -133,7 +135,7 @@ class _Walk:
     def who(self) -> Iterator[str]:
         """Say how far each client moved the model."""
         for client, length in what_if(self.history).pushes(self.update).items():
-            yield self.named(f"client {client} moved it by {length:.4g}")
+            yield self.named(f"client {client} moved the model by {length:.4g}")
 
     def without(self, client: str) -> Iterator[str]:
         """Leave a client out from here on."""

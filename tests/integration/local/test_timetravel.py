@@ -252,7 +252,10 @@ def test_the_command_shows_a_moment_a_search_and_absences(shared):
         assert shown.startswith("update 12 of 24")
         assert f"accuracy {history.evaluate(12).accuracy:.2%}" in shown
         fall = history.next_fall(4)
-    assert call("step", shared, "--fall", "--at", 4).stdout.startswith(f"update {fall} of 24")
+        before = history.evaluate(fall - 1).accuracy
+    fell = call("step", shared, "--fall", "--at", 4).stdout
+    assert fell.startswith(f"update {fall} of 24")
+    assert fell.endswith(f"  fell       from {before:.2%} after update {fall - 1}\n")
     assert "nothing was 99 updates old" in call("step", shared, "--stale", 99).stdout
     ranked = call("step", shared, "--rank").stdout
     assert ranked.startswith("First order: from update 0 on")
