@@ -79,8 +79,8 @@ class ComparisonProgress:
         return [Text(f"  {line}") for line in self._lines()]
 
     def _line(self) -> str:
-        at_work = "; ".join(self._lines()) or "waiting for the first run to begin"
-        return f"{self._done}/{self._total} runs over; {at_work}"
+        idle = ["waiting for the next run to begin"] if self._done < self._total else []
+        return "; ".join([f"{self._done}/{self._total} runs over", *(self._lines() or idle)])
 
 
 def _line(planned: Planned, status: Status) -> str:

@@ -315,7 +315,12 @@ def test_a_comparison_off_a_terminal_says_what_is_at_work():
         watch.progress({planned.folder: STATUS})
         stream.written.clear()
         assert stream.written.wait(30)
+        watch.ended(planned, "")
+        watch.progress({})
+        stream.written.clear()
+        assert stream.written.wait(30)
     assert "0/1 runs over; dpzv, seed 0: waiting for the data to load" in stream.getvalue()
+    assert "1/1 runs over\n" in stream.getvalue()
     quiet = Heard()
     with ComparisonProgress(comparison, [planned], console(quiet), {}, quiet=True, interval=0.001) as watch:
         watch.progress({planned.folder: STATUS})
