@@ -60,8 +60,8 @@ def show_run(
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
     if withheld(summary):
         console.print(
-            f"The folder is the operator's. What may leave: raydpzv publish {folder} --out FOLDER; the report holds no "
-            "more (--operator: everything).",
+            f"Keep this folder to yourself. To write a copy that you may share: raydpzv publish {folder} --out "
+            "FOLDER. The report shows only what may be shared, unless you add --operator.",
             soft_wrap=True,
         )
 

@@ -84,7 +84,7 @@ class Run:
             epsilon = f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} against {claim['adversary']}"
         return (
             f"<run of {self._name}: {found['status']}, {found['updates']:,} updates{scores}\n"
-            f" {epsilon}, {f'kept in {self.path}' if self.path else 'not kept'}>"
+            f" {epsilon}, {f'kept in {self.path}' if self.path else 'in no folder'}>"
         )
 
     def _repr_html_(self) -> str:

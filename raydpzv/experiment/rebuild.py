@@ -236,7 +236,8 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
         raise InputError(
             f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}"
             if recorded
-            else f"{path}: no update is on record; there is nothing to replay"
+            else f"{path}: its rows hold no update, so there is nothing to replay; resume a killed run first: "
+            f"raydpzv resume {path}"
         )
     spec = folder.spec()
     if spec.one_model:
