@@ -8,7 +8,6 @@ import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,47 +106,35 @@ def side_by_side(
     with reserved(plan, RunOptions()) as place:
         home = ray.get_runtime_context().get_node_id()
         data = put_data(planned.spec for planned in queue)
-        starter = _Starter(root.absolute(), read_key(root), home, place.group, each, data)
-        _Slots(starter, queue, count).run(progress, ended, stop)
+        below, key = root.absolute() / RUNS_FOLDER, read_key(root)
 
+        def begun(slot: int) -> Any:
+            return start(
+                *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}, each.bundle(), place.group, slot),
+                *(os.getcwd(), each.gpus, data),
+            )[0]
 
-@dataclass(frozen=True)
-class _Starter:
-    """Starts actors in a placement group, and runs below `root` in them.
+        def run(actor: Any, planned: Planned) -> Any:
+            return actor.run_planned.remote(planned, str(below / planned.folder), home, key)
 
-    home: the machine that has `root`; data: the user's own, in Ray's object store.
-    """
-
-    root: Path
-    key: bytes
-    home: str
-    group: Any
-    each: Share
-    data: Mapping[str, Any]
-
-    def actor(self, slot: int) -> Any:
-        """Start the actor of a slot."""
-        actor, _ = start(
-            *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}),
-            *(self.each.bundle(), self.group, slot),
-            *(os.getcwd(), self.each.gpus, self.data),
-        )
-        return actor
-
-    def folder(self, planned: Planned) -> Path:
-        """Return the folder of a run."""
-        return self.root / RUNS_FOLDER / planned.folder
-
-    def run(self, actor: Any, planned: Planned) -> Any:
-        """Start a run in an actor; return the call."""
-        return actor.run_planned.remote(planned, str(self.folder(planned)), self.home, self.key)
+        _Slots(begun, run, below, queue, count).run(progress, ended, stop)
 
 
 class _Slots:
-    """The actors, their runs, and the runs that are still to do."""
+    """The actors, their runs, and the runs that are still to do.
 
-    def __init__(self, starter: _Starter, queue: Sequence[Planned], count: int) -> None:
-        self._starter, self._queue = starter, list(queue)
+    begun: starts the actor of a slot; make: starts a run in an actor, and returns the call; below: the runs' folder.
+    """
+
+    def __init__(
+        self,
+        begun: Callable[[int], Any],
+        make: Callable[[Any, Planned], Any],
+        below: Path,
+        queue: Sequence[Planned],
+        count: int,
+    ) -> None:
+        self._begun, self._make, self._below, self._queue = begun, make, below, list(queue)
         self._free = list(range(count))
         self._actors: dict[int, Any] = {}
         self._busy: dict[Any, tuple[int, Planned]] = {}
@@ -179,8 +166,8 @@ class _Slots:
 
     def _begin(self, slot: int, planned: Planned) -> None:
         if slot not in self._actors:
-            self._actors[slot] = self._starter.actor(slot)
-        self._busy[self._starter.run(self._actors[slot], planned)] = slot, planned
+            self._actors[slot] = self._begun(slot)
+        self._busy[self._make(self._actors[slot], planned)] = slot, planned
 
     def _result(self, call: Any) -> tuple[Planned, str]:
         """Return a run that is over, and why it has no result; free its slot."""
@@ -195,7 +182,7 @@ class _Slots:
                 ray.kill(self._actors.pop(slot))
             reason, packed = str(translated(error)), b""
         if packed:
-            unpack(packed, self._starter.folder(planned))
+            unpack(packed, self._below / planned.folder)
         return planned, reason
 
     def _stop(self) -> None:

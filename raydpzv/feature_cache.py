@@ -46,7 +46,8 @@ def features(
     it. folder: where files are kept; None: `raydpzv/features` in the user's cache folder. progress: told after a batch,
     every ten seconds at most; None: a line on stderr. The bits depend on the processor and on torch's number of
     threads, too, so a run that resumes wants the file that it started with. Raises InputError for a module that fails,
-    or for a folder without room, and DataError for records that are no numbers.
+    that is random, or whose features of a record depend on others of the first batch, and for a folder without room;
+    DataError for records that are no numbers.
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"features: wanted an nn.Module, got {type(module).__name__}")
@@ -88,18 +89,7 @@ class _Prefix:
 
     def at(self, first: int) -> np.ndarray:
         """Return the features of the records from `first` on, float32 [B, ...]."""
-        ids = np.minimum(np.arange(first, first + self._batch), self.records - 1)
-        given = np.ascontiguousarray(self._rows[ids])
-        given = given.astype(np.float32) if given.dtype.kind == "f" else given.astype(np.int64)
-        try:
-            with torch.no_grad():
-                found = self._module(torch.from_numpy(given))
-        except Exception as error:  # whatever the user's forward raises is said in one line
-            text = " ".join(str(error).split())
-            raise InputError(
-                f"features: the module fails on records {first} to {ids[-1]}, {list(given.shape)} of {given.dtype} "
-                f"({type(error).__name__}: {text})"
-            ) from error
+        found = self._called(self._given(first), first)
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         if not isinstance(found, torch.Tensor) or found.ndim < 2 or len(found) != self._batch:
             raise InputError(
@@ -110,6 +100,41 @@ class _Prefix:
             row = first + int(np.argwhere(~np.isfinite(array))[0][0])
             raise InputError(f"features: record {row} has features that are not finite; look at its values")
         return array
+
+    def check(self) -> None:
+        """Refuse a module that is random, or that mixes records of the first batch. Raises InputError."""
+        from raydpzv.models.own_model import mixing_place  # loads torch
+
+        x = self._given(0)
+        found = self._called(x, 0)
+        if not torch.equal(found, self._called(x, 0)):
+            raise InputError(
+                "features: two calls on the same records differ; leave out what is random, such as dropout that is on "
+                "in evaluation"
+            )
+        if place := mixing_place(self._module, lambda mixed: self._called(mixed, 0), x, found):
+            raise InputError(
+                f"features: a record's features depend on the other records of its batch, {place}; leave out what "
+                "mixes records, or use stored statistics"
+            )
+
+    def _given(self, first: int) -> torch.Tensor:
+        ids = np.minimum(np.arange(first, first + self._batch), self.records - 1)
+        rows = np.ascontiguousarray(self._rows[ids])
+        return torch.from_numpy(rows.astype(np.float32 if rows.dtype.kind == "f" else np.int64))
+
+    def _called(self, x: torch.Tensor, first: int) -> torch.Tensor:
+        try:
+            with torch.no_grad():
+                found: torch.Tensor = self._module(x.clone())
+                return found
+        except Exception as error:  # whatever the user's forward raises is said in one line
+            text = " ".join(str(error).split())
+            last = min(first + self._batch, self.records) - 1
+            raise InputError(
+                f"features: the module fails on records {first} to {last}, {list(x.shape)} of {x.dtype} "
+                f"({type(error).__name__}: {text})"
+            ) from error
 
     def in_evaluation(self, compute: Callable[[], None]) -> None:
         """Call `compute` with all layers as in evaluation, and leave them as they were."""
@@ -128,6 +153,7 @@ def _compute(path: Path, made_of: dict[str, Any], prefix: _Prefix, say: Progress
 
     def write() -> None:
         first = prefix.at(0)
+        prefix.check()
         shape = (prefix.records, *first.shape[1:])
         need = 4 * int(np.prod(shape, dtype=np.int64))
         if need > (free := shutil.disk_usage(path.parent).free):

@@ -54,6 +54,13 @@ def as_json(value: Any) -> str:
     return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def json_number(value: Any) -> float:
+    """Return a number that `as_json` wrote."""
+    if value is None:
+        return math.nan
+    return math.inf if value == "infinity" else float(value)
+
+
 def json_line(value: Any) -> str:
     """Return the same in one line, for files to which lines are added."""
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False) + "\n"

@@ -6,11 +6,13 @@ Objects travel to other processes by value, with the scenario that names them.
 
 from __future__ import annotations
 
+import ast
 import copyreg
 import dis
 import hashlib
 import hmac
 import importlib
+import importlib.util
 import inspect
 import io
 import os
@@ -53,6 +55,12 @@ def resolve(name: str, setting: str) -> Any:
         return _OBJECTS[name]
     module, _, path = name.partition(":")
     if module == HERE:
+        if other := next((h for h in _OBJECTS if h.rpartition("-")[0] == name.rpartition("-")[0]), None):
+            raise SpecError(
+                f"{setting}: {path.rpartition('-')[0]} is another than on record ({path}, here "
+                f"{other.partition(':')[2]}): its source or a value that it refers to changed; hand over the one of "
+                "before, or start a new run"
+            )
         raise SpecError(
             f"{setting}: wanted the object {path.partition('-')[0]}, which another process has; run the program "
             "that hands it over, and continue from there"
@@ -130,8 +138,8 @@ def _reaches(text: str, found: Any) -> bool:
 def source_digest(found: Any) -> str:
     """Return the digest of an object's source and of the values it refers to, the same in every process.
 
-    A module counts by its name, one of the user's also by its file. Raises SpecError for a value that cannot travel, or
-    that is nested too deeply.
+    A module counts by its name, one of the user's also by the files of `own_files`. Raises SpecError for a value that
+    cannot travel, or that is nested too deeply.
     """
     try:
         return _digest([_identity(found, {})])
@@ -143,16 +151,69 @@ def source_digest(found: Any) -> str:
 
 
 def own_digests(names: Iterable[str], key: bytes) -> dict[str, str]:
-    """Return keyed digests of the objects of these names; of one that cannot travel, that of its module's file."""
-    found = {}
+    """Return keyed digests: by module those of the files of `own_files`, then of the objects of these names.
+
+    An object that cannot travel has that of its module's files.
+    """
+    files: dict[str, str] = {}
+    objects: dict[str, str] = {}
     for name in names:
-        value = resolve(name, name)
+        value, module = resolve(name, name), name.partition(":")[0]
+        files |= {each: str(file_sha256(file)) for each, file in own_files(module).items()}
         try:
-            digest = source_digest(value)
+            objects[name] = source_digest(value)
         except SpecError:
-            digest = str(_identity(sys.modules.get(name.partition(":")[0]), {}))
-        found[name] = hmac.new(key, digest.encode(), "sha256").hexdigest()
+            objects[name] = str(_identity(sys.modules.get(module), {}))
+    found = dict(sorted(files.items())) | objects
+    return {name: hmac.new(key, digest.encode(), "sha256").hexdigest() for name, digest in found.items()}
+
+
+def own_files(module: str) -> dict[str, Path]:
+    """Return the files of a user's module and of all of the user's that it imports, read off their source, by name."""
+    found: dict[str, Path] = {}
+    places: dict[str, Path | None] = {}
+    left = [module]
+    while left:
+        parts = left.pop().split(".")
+        for end in range(1, len(parts) + 1):  # a package's own file runs before its modules'
+            name = ".".join(parts[:end])
+            if name not in places:
+                place = places[name] = _own_place(name)
+                if place is not None and place.is_file():
+                    found[name] = place
+                    left += _imports(place, name)
+            if places[name] is None:
+                break
     return found
+
+
+def _own_place(name: str) -> Path | None:
+    """Return the file of a user's module, or the folder of a package without one; None: it is not the user's."""
+    module = sys.modules.get(name)
+    try:
+        spec = None if name == "__main__" else importlib.util.find_spec(name)
+    except (ImportError, AttributeError, ValueError):  # an attribute of a module, or one without a spec
+        spec = None
+    file = getattr(module, "__file__", None) or (spec.origin if spec else None)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    place = file or next(iter(folders), None)
+    return None if place is None or _is_installed(name, place) else Path(place)
+
+
+def _imports(file: Path, name: str) -> Iterator[str]:
+    """Yield the modules that a module's source imports anywhere, and the names that may be modules of theirs."""
+    package = name if file.stem == "__init__" else name.rpartition(".")[0]
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):  # compiled: it counts by its bytes alone
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # beyond the first package
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
 
 
 def _digest(parts: Iterable[Any]) -> str:
@@ -173,8 +234,12 @@ def _identity(found: Any, seen: dict[int, Any]) -> Any:
     if kind is bytes:
         return kind.__name__, hashlib.sha256(found).hexdigest()
     if isinstance(found, ModuleType):
-        file = None if _installed(found) else getattr(found, "__file__", None)
-        return kind.__name__, found.__name__, file and file_sha256(Path(file))
+        files = {} if _installed(found) else own_files(found.__name__)
+        return (
+            kind.__name__,
+            found.__name__,
+            sorted((name, file_sha256(file)) for name, file in files.items()),
+        )
     if isinstance(found, set | frozenset):  # each value counts from here: their order differs by process
         return kind.__name__, _digest(sorted(repr(_identity(value, dict(seen))) for value in found))
     if id(found) in seen:
@@ -322,10 +387,13 @@ def _is_own(found: Any) -> bool:
 
 
 def _installed(module: Any) -> bool:
-    top = module.__name__.partition(".")[0]
+    return _is_installed(module.__name__, getattr(module, "__file__", None) or "")
+
+
+def _is_installed(module: str, file: str) -> bool:
+    top = module.partition(".")[0]
     if top == __package__ or (top in sys.stdlib_module_names and top != "__main__"):
         return True
-    file = getattr(module, "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
 
 

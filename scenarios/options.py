@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -111,7 +111,21 @@ def _new_folder(name: str) -> Path:
 
 def chosen_logs(names: str | None) -> list[Callback]:
     """Return what writes the logs of these names, comma between them. Raises InputError."""
-    return [LOGS[name.strip()]() for name in names.split(",")] if names is not None else []
+    return [_log(LOGS[name.strip()]) for name in names.split(",")] if names is not None else []
+
+
+def _log(kind: Callable[[], Any]) -> Callback:
+    """Return a log, with what draws a run's pictures if it takes them."""
+    found: Callback = kind()
+    if hasattr(found, "pictures"):
+        found.pictures = _pictures
+    return found
+
+
+def _pictures(folder: Path) -> Mapping[str, bytes]:
+    from raydpzv.report.page import run_pictures  # and matplotlib with it, at a run's end
+
+    return run_pictures(folder)
 
 
 def logs_begun(folder: Path, chosen: Sequence[Callback]) -> list[Callback]:
@@ -121,7 +135,7 @@ def logs_begun(folder: Path, chosen: Sequence[Callback]) -> list[Callback]:
         if not (folder / log.place).exists() or any(isinstance(one, log) for one in chosen):
             continue
         try:
-            found.append(log())
+            found.append(_log(log))
         except InputError as error:  # nobody has asked for it now
             screen.complain(f"warning: {folder / log.place} ends here: {error}")
     return found

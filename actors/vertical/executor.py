@@ -14,22 +14,6 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Evaluate
 
 
-class RayExecutor:
-    """An `Executor` that sends work to the actor that holds the client; held: the clients of each actor."""
-
-    def __init__(self, peers: Peers, held: Sequence[Sequence[int]]) -> None:
-        self._peers, self._holder = peers, holders(held)
-
-    def submit(self, order: Order) -> tuple[int, Task]:
-        """Send the order; return the client and its task at once."""
-        return order.client, self._peers.send(self._holder[order.client], order_task(order))
-
-    def result(self, handle: tuple[int, Task]) -> Upload:
-        client, task = handle
-        upload: Upload = self._peers.result(self._holder[client], task)
-        return upload
-
-
 def holders(held: Sequence[Sequence[int]]) -> dict[int, int]:
     """Return for every client the number of the actor that holds it; held: the clients of each actor."""
     return {client: a for a, clients in enumerate(held) for client in clients}
@@ -82,19 +66,19 @@ class _Work:
         self.order, self.task = order, task
 
 
-class RecoveringExecutor:
-    """As `RayExecutor`; clients whose actor is lost are rebuilt from the ledger and do their last order again.
+class ActorExecutor:
+    """An `Executor` that sends work to the actor that holds the client; held: the clients of each actor.
 
-    held: the clients of each actor. A rebuilt client is what it was before that order, so what it then sends has the
-    same bits, and so has the run.
+    With records, clients whose actor is lost are rebuilt from the ledger and do their last order again. A rebuilt
+    client is what it was before that order, so what it then sends has the same bits, and so has the run.
     """
 
     def __init__(
         self,
         peers: Peers,
         held: Sequence[Sequence[int]],
-        records: Records,
-        replacements: ReplacementQueue,
+        records: Records | None = None,
+        replacements: ReplacementQueue | None = None,
     ) -> None:
         self._peers, self._held, self._holder = peers, held, holders(held)
         self._records, self._replacements = records, replacements
@@ -103,7 +87,8 @@ class RecoveringExecutor:
 
     def submit(self, order: Order) -> _Work:
         work = _Work(order, self._send(order))
-        (self._looks if isinstance(order.body, Evaluate) else self._last)[order.client] = work
+        if self._records:  # else a lost actor is not made again
+            (self._looks if isinstance(order.body, Evaluate) else self._last)[order.client] = work
         return work
 
     def result(self, handle: _Work) -> Upload:
@@ -126,7 +111,9 @@ class RecoveringExecutor:
 
     def _rebuild(self, actor: int, error: Exception) -> None:
         """Make a new actor and restore it to where the lost one would be: last orders, then looks at the models."""
-        pasts = {m: self._past(m) for m in self._held[actor]}
+        if self._records is None or self._replacements is None:
+            raise error
+        pasts = {m: self._past(m, self._records) for m in self._held[actor]}
         new = self._replacements.ask(actor, list(pasts.values()))
         if new is None:
             raise error
@@ -136,6 +123,6 @@ class RecoveringExecutor:
             for client in pasts.keys() & works.keys():
                 works[client].task = self._send(works[client].order)
 
-    def _past(self, client: int) -> Past:
+    def _past(self, client: int, records: Records) -> Past:
         last = self._last.get(client)
-        return self._records.past(client, last.order if last else Order(client, Evaluate()))
+        return records.past(client, last.order if last else Order(client, Evaluate()))

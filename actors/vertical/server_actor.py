@@ -16,7 +16,7 @@ from actors.server_actor import ServerActor
 from actors.transport.clients import ClientConversation
 from actors.transport.frames import load_upload
 from actors.transport.peers import CallPeers
-from actors.vertical.executor import RayExecutor, RecoveringExecutor, ReplacementQueue
+from actors.vertical.executor import ActorExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import Past
 from raydpzv.experiment.run_core import RunParts
 from raydpzv.experiment.run_vertical import VerticalCore
@@ -78,10 +78,8 @@ class VerticalServerActor(ServerActor):
             self._run_core(LocalExecutor(self._local))
             return
         peers = self._peers(actors, self._timeout, "client actor")
-        if self.core.ledger_server:
-            self._run_core(RecoveringExecutor(peers, held, self, self._replacements))
-        else:
-            self._run_core(RayExecutor(peers, held))
+        records = self if self.core.ledger_server else None
+        self._run_core(ActorExecutor(peers, held, records, self._replacements))
         peers.finish()
         self.close_transport()
 
@@ -97,7 +95,7 @@ class VerticalServerActor(ServerActor):
 
     def bring_segment(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
         """Restore roles to the start of a segment under the wall clock; parameters as of `run_virtual`."""
-        self.core.bring_segment(RayExecutor(CallPeers(actors, self._timeout), held))
+        self.core.bring_segment(ActorExecutor(CallPeers(actors, self._timeout), held))
 
     def open_wall(self, origin: float) -> None:
         """Open for clients under the wall clock, for a restored segment."""

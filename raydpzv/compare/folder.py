@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,29 +21,26 @@ def is_comparison(folder: Path) -> bool:
     return (folder / PLAN).is_file()
 
 
-@contextmanager
-def opened(folder: Path, comparison: Comparison) -> Iterator[None]:
+def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]:
     """Lock a comparison's folder while the block runs; make it, or resume the same comparison in it.
 
     The same comparison has the same lines, wherever their data are, and at least the seeds that it had; its targets may
-    differ. Raises InputError for a folder with other contents, or one that another process writes.
+    differ. Raises as `plan_written` does.
     """
-    make_folder(folder, "comparison", PLAN)
-    with locked(folder, "comparison"):
-        if is_comparison(folder):
-            _check_same(folder, comparison)
-        keep_key(folder)
-        write_atomically(folder / PLAN, comparison.as_toml().encode())
-        yield
+    return plan_written(
+        folder, "comparison", PLAN, comparison.as_toml(), lambda: _check_same(folder, comparison)
+    )
 
 
-def make_folder(folder: Path, kind: str, plan: str) -> None:
-    """Make the folder of a comparison or search (`kind`), or see that it is one: its file `plan` is in it.
+@contextmanager
+def plan_written(folder: Path, kind: str, name: str, plan: str, check: Callable[[], None]) -> Iterator[None]:
+    """Lock the folder of a comparison or search (`kind`) while the block runs; make it, or resume in it.
 
-    Raises InputError where anything else is in it, or it cannot be written.
+    name, plan: of the plan's file and its text; check: raises InputError if the file has another plan. It is also
+    raised for a folder with other contents, or one that another process writes.
     """
     try:
-        taken = folder.is_dir() and not (folder / plan).is_file()
+        taken = folder.is_dir() and not (folder / name).is_file()
         if taken and any(path.name != LOCK for path in folder.iterdir()):
             raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +50,21 @@ def make_folder(folder: Path, kind: str, plan: str) -> None:
         raise InputError(
             f"{folder}: cannot write the {kind} ({error.strerror or error}); choose another --out"
         ) from None
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"{folder}: another process is writing this {kind}; wait for it, or stop it"
+        ) from None
+    try:
+        if (folder / name).is_file():
+            check()
+        _keep_key(folder)
+        write_atomically(folder / name, plan.encode())
+        yield
+    finally:
+        lock.release(force=True)
 
 
 def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
@@ -60,7 +72,7 @@ def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
     return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
 
 
-def keep_key(folder: Path) -> None:
+def _keep_key(folder: Path) -> None:
     """Write the operator's file of a comparison or search; its key shows whether the runs are on the same data.
 
     A lost key is copied from a run. Raises DataError if the runs lost it too.
@@ -83,19 +95,3 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
             f"{folder}: was started with seed {missing[0]} too; name all its seeds, or continue with: "
             f"raydpzv resume {folder}"
         )
-
-
-@contextmanager
-def locked(folder: Path, kind: str) -> Iterator[None]:
-    """Lock a folder while the block runs; InputError if another process has it. kind: its contents, as "comparison"."""
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InputError(
-            f"{folder}: another process is writing this {kind}; wait for it, or stop it"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release(force=True)

@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from raydpzv.compare.plan import Comparison, Planned
-from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, check_own, set_aside
+from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, read_made, set_aside
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
+from raydpzv.files import json_number
 from raydpzv.privacy.claims import Claim
 from raydpzv.records import metrics
 from raydpzv.records.environment import DATA_DIGEST
@@ -69,15 +70,13 @@ def collect(
 
 
 def _read(planned: Planned, path: Path) -> _Read:
+    summary, rows, fault = read_made(planned, path)
+    if rows is None:
+        return _Read({}, [], fault=fault)
     try:
-        if not RunFolder(path).has_summary():
-            return _Read({}, [])
-        check_own(planned, path)
-        folder = RunFolder.open(path)
-        summary, rows = folder.summary(), folder.rows()
         curve = _curve(rows, planned.spec)
-        data = str(folder.environment().get(DATA_DIGEST, ""))
-    except (InputError, pa.ArrowException, OSError) as error:
+        data = str(RunFolder.open(path).environment().get(DATA_DIGEST, ""))
+    except InputError as error:
         return _Read({}, [], fault=" ".join(str(error).split()))
     fault = "" if _agree(summary, curve, rows) else "its rows are not those of its summary"
     return _Read(summary, curve, data, fault and f"{fault}; delete the folder to make the run")
@@ -86,7 +85,7 @@ def _read(planned: Planned, path: Path) -> _Read:
 def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
     """Return whether a run's rows give the accuracy and the bytes that its summary states."""
     sent = (metrics.bytes_up(rows["message"]), metrics.bytes_down(rows["message"]))
-    stated, computed = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
+    stated, computed = json_number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
     same = stated == computed or (math.isnan(stated) and math.isnan(computed))
     return same and sent == (summary.get("bytes_up"), summary.get("bytes_down"))
 
@@ -107,10 +106,10 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         "status": summary.get("status", "missing"),
         "outcome": outcome,
         "reason": why,
-        **{name: _number(summary.get(name)) for name in _NUMBERS},
-        **{name: _number(value) for name, value in (summary.get("measures") or {}).items()},
+        **{name: json_number(summary.get(name)) for name in _NUMBERS},
+        **{name: json_number(value) for name, value in (summary.get("measures") or {}).items()},
         **{name: int(summary.get(name) or 0) for name in _COUNTS},
-        "staleness": _number((summary.get("staleness") or {}).get("mean")),
+        "staleness": json_number((summary.get("staleness") or {}).get("mean")),
         "private": summary.get("private") is True,
         "verdict": str(summary.get("privacy_verdict", "")),
     }
@@ -185,15 +184,8 @@ def _claims(summary: Mapping[str, Any]) -> Iterator[Row]:
     for claim in summary.get("epsilon") or ():
         row = {name: claim[name] for name in _CLAIM if name in claim}
         for name in ("delta", "sensitivity"):
-            row[name] = _number(row.get(name))
-        yield row | {"claimed": _number(claim["epsilon"])}
+            row[name] = json_number(row.get(name))
+        yield row | {"claimed": json_number(claim["epsilon"])}
 
 
 _CLAIM = tuple(set(CLAIMS.names) & {field.name for field in dataclasses.fields(Claim)} - {"epsilon"})
-
-
-def _number(value: Any) -> float:
-    """Read a number as summary.json has it: null is NaN, infinity a word."""
-    if value is None:
-        return math.nan
-    return math.inf if value == "infinity" else float(value)

@@ -15,6 +15,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.scenario import AnyScenario
@@ -29,6 +31,7 @@ from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import read_key
+from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"
@@ -89,6 +92,18 @@ def check_own(planned: Planned, folder: Path) -> None:
             f"{folder}: its scenario.toml is not what the comparison plans there, or the search; delete the folder to "
             "make the run"
         )
+
+
+def read_made(planned: Planned, folder: Path) -> tuple[Mapping[str, Any], Rows | None, str]:
+    """Return a run's summary and rows, {} and None before its end; and why they are not to be believed, if so."""
+    try:
+        if not RunFolder(folder).has_summary():
+            return {}, None, ""
+        check_own(planned, folder)
+        found = RunFolder.open(folder)
+        return found.summary(), found.rows(), ""
+    except (InputError, pa.ArrowException, OSError) as error:
+        return {}, None, " ".join(str(error).split())
 
 
 def run_planned(

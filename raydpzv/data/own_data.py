@@ -117,6 +117,8 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 def labels(array: np.ndarray, name: str, *, numbers: bool | None) -> np.ndarray:
     """Return labels as whole numbers or texts [D], or as numbers float64 [D, T]; as in `own_data`. Raises DataError."""
+    if array.ndim and not len(array):
+        raise DataError(f"data: {name} has no rows; give at least one record")
     several = array.ndim == 2 and array.shape[1] > 1
     if numbers or (numbers is None and (several or array.dtype.kind == "f")):
         if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or not array.size:

@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow.compute as pc
 
-from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
@@ -65,49 +64,60 @@ class Rebuilt:
 def rebuild(
     path: Path, at: int | None = None, client: int | None = None, moved: Sequence[str] = ()
 ) -> Rebuilt:
-    """Rebuild the model after `at` updates (default: all), or the one that a client held then.
+    """Rebuild what a ledger moves after `at` updates (default: all), or one client's model then.
 
+    That is a horizontal run's model, or the clients' models of a vertical one, with the answers of rounds 1 to `at`.
     Opening the ledger checks every byte of it; no data is needed. moved: see `RunFolder.open`. Raises DataError if
-    the ledger is damaged or belongs to another model, InputError for what is not on record, ReplayMismatch if the
-    result is not the model that the run ended with.
+    the ledger is damaged, lacks a step or belongs to another model, InputError for what is not on record,
+    ReplayMismatch if the result is not the model that the run ended with.
     """
     folder = RunFolder.open(path, moved)
-    spec = cast(HorizontalScenario, folder.spec())
+    spec = folder.spec()
     if spec.descriptor.rule is None:
         raise InputError(
             f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
         )
-    if client is not None and spec.descriptor.drifts(spec.method):
-        raise InputError(
-            '--client: with method.revert = "add_back" every client had a model of its own that drifted from the '
-            "ledger's and is not on record; leave --client out for the shared model"
-        )
-    plan = ModelPlan.of(spec, folder.environment(), folder.first_models())
+    plan = recorded_plan(folder)
     with one_thread(spec.model.engine), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
         updates = ledger.version if at is None else at
         if not 0 <= updates <= ledger.version:
             raise InputError(
                 f"--at: wanted 0..{ledger.version}, the updates in the ledger of {path}, got {at}"
             )
-        held = updates if client is None else _held_by(folder, spec, client, updates)
-        x = _replayed(plan, ledger, held)
+        if client is not None and not 0 <= client < spec.split.clients:
+            raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
+        return _REBUILT[spec.kind](folder, plan, ledger, updates, client)
+
+
+def recorded_plan(folder: RunFolder) -> BottomPlan | ModelPlan:
+    """Return the models of a recorded run before its first update, and how they move. Raises DataError."""
+    spec = folder.spec()
+    plan = cast(Any, ModelPlan if spec.one_model else BottomPlan)
+    found: BottomPlan | ModelPlan = plan.of(spec, folder.environment(), folder.first_models())
+    return found
+
+
+def _of_all_clients(
+    folder: RunFolder, plan: ModelPlan, ledger: Ledger, updates: int, client: int | None
+) -> Rebuilt:
+    if client is not None and plan.spec.descriptor.drifts(plan.spec.method):
+        raise InputError(
+            '--client: with method.revert = "add_back" every client had a model of its own that drifted from the '
+            "ledger's and is not on record; leave --client out for the shared model"
+        )
+    held = updates if client is None else _held_by(folder, client, updates)
+    replica = plan.replica()
+    if kept := ledger.load_snapshot(MODEL, held):
+        replica.adopt(kept[1]["state"], kept[0])
+    replica.go_to(held, ledger)
+    x = replica.state()[0]
     if client is not None:
         return Rebuilt({f"client {client}": x}, held, ledger.digest, None)
     return Rebuilt({MODEL: x}, held, ledger.digest, _agrees(folder.rows(), MODEL, held, x))
 
 
-def _replayed(plan: ModelPlan, ledger: Ledger, version: int) -> np.ndarray:
-    replica = plan.replica()
-    if kept := ledger.load_snapshot(MODEL, version):
-        replica.adopt(kept[1]["state"], kept[0])
-    replica.go_to(version, ledger)
-    return replica.state()[0]
-
-
-def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: int) -> int:
+def _held_by(folder: RunFolder, client: int, updates: int) -> int:
     """Return at which version a client's model was after so many updates: where it last read."""
-    if not 0 <= client < spec.split.clients:
-        raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
     rows = folder.rows()
     sync = rows["sync"]
     # a kill may have come when one of them had become a part, and the other had not
@@ -121,56 +131,44 @@ def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: 
     return max(mine["read"].to_pylist(), default=0)
 
 
+def _of_each_client(
+    folder: RunFolder, plan: BottomPlan, ledger: Ledger, updates: int, client: int | None
+) -> Rebuilt:
+    clients = range(plan.spec.split.clients) if client is None else [client]
+    models = {f"client {m}": _bottom(plan, ledger, m, updates) for m in clients}
+    rows, last = folder.rows(), updates == ledger.version
+    agreed = [_agrees(rows, name, updates, x, last=last) for name, x in models.items()]
+    return Rebuilt(models, updates, ledger.digest, None if None in agreed else True)
+
+
+def _bottom(plan: BottomPlan, ledger: Ledger, client: int, updates: int) -> np.ndarray:
+    _require_all_steps(ledger, client, updates, plan.updates.perturbations)
+    replica, tail = plan.replica(client), ModelAverage(plan.tail())
+    replica.go_to(updates, ledger, tail)
+    mean = tail.mean()
+    return replica.state()[0] if mean is None else mean
+
+
+_REBUILT: dict[str, Callable[..., Rebuilt]] = {"horizontal": _of_all_clients, "vertical": _of_each_client}
+
+
 def from_ledger(
     path: Path, at: int | None = None, client: int | None = None, moved: Sequence[str] = ()
 ) -> Rebuilt | None:
-    """Rebuild what a ledger alone can; None for all else.
-
-    That is a horizontal run's model, one client of a vertical run, or of what was published of one, all its clients.
-    """
+    """Rebuild what a ledger alone can; None for all else: a whole vertical run, but for what was published of one."""
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
-    if spec.one_model:
-        return rebuild(path, at, client, moved)
-    if spec.descriptor.rule is None or not folder.ledger.exists():
-        return None
-    if client is None:
-        return rebuild_clients(folder, range(spec.split.clients), at) if folder.published else None
-    return rebuild_client(path, client, at, moved)
-
-
-def rebuild_client(path: Path, client: int, at: int | None = None, moved: Sequence[str] = ()) -> Rebuilt:
-    """Rebuild a client's model with the answers of rounds 1 to `at` (default: all) in one pass; no data is needed.
-
-    Raises DataError if the ledger is damaged or lacks a step, InputError for what is not on record, ReplayMismatch if
-    the result is not the model that the run ended with.
-    """
-    return rebuild_clients(RunFolder.open(path, moved), [client], at)
-
-
-def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = None) -> Rebuilt:
-    """Rebuild several clients' models, as `rebuild_client` does."""
-    spec = cast(VerticalScenario, folder.spec())
-    if wrong := [m for m in clients if not 0 <= m < spec.split.clients]:
-        raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {wrong[0]}")
-    plan, rows = BottomPlan.of(spec, folder.environment(), folder.first_models()), folder.rows()
-    with one_thread(spec.model.engine), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
-        updates = ledger.version if at is None else at
-        if not 0 <= updates <= ledger.version:
-            raise InputError(
-                f"--at: wanted 0..{ledger.version}, the updates in the ledger of {folder.path}, got {at}"
-            )
-        models = {f"client {m}": _rebuilt(plan, ledger, m, updates) for m in clients}
-        digest, last = ledger.digest, updates == ledger.version
-    agreed = [_agrees(rows, name, updates, x, last=last) for name, x in models.items()]
-    return Rebuilt(models, updates, digest, None if None in agreed else True)
+    unaided = spec.one_model or (
+        spec.descriptor.rule and folder.ledger.exists() and (client is not None or folder.published)
+    )
+    return rebuild(path, at, client, moved) if unaided else None
 
 
 def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) -> None:
     """Rebuild a run's model, of a vertical one every client's, and compare it with the one on record.
 
     Does nothing without a ledger. progress: called with what is being done, how much of it is, and how much there is.
-    Raises as `rebuild` and `rebuild_clients` do.
+    Raises as `rebuild` does.
     """
     if not folder.ledger.exists():
         return
@@ -181,16 +179,8 @@ def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) 
         return
     clients = spec.split.clients
     for client in range(clients):
-        rebuild_clients(folder, [client])
+        rebuild(folder.path, client=client)
         progress("client rebuilt from it", client + 1, clients)
-
-
-def _rebuilt(plan: BottomPlan, ledger: Ledger, client: int, updates: int) -> np.ndarray:
-    _require_all_steps(ledger, client, updates, plan.updates.perturbations)
-    replica, tail = plan.replica(client), ModelAverage(plan.tail())
-    replica.go_to(updates, ledger, tail)
-    mean = tail.mean()
-    return replica.state()[0] if mean is None else mean
 
 
 def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) -> None:

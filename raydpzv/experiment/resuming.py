@@ -21,6 +21,7 @@ from raydpzv.experiment.initial_model import BASE
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
+from raydpzv.foreign import is_foreign
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
@@ -338,13 +339,19 @@ def check_same(experiment: Prepared, folder: RunFolder) -> None:
     before = folder.environment()
     if before.get(DATA_DIGEST) != now.get(DATA_DIGEST):
         raise _changed(folder, "the data")
-    for name, digest in now.get(OWN_DIGESTS, {}).items():
-        if before.get(OWN_DIGESTS, {}).get(name) != digest:
-            raise _changed(folder, f"your own {name}, or a module that it imports,")
+    if code := other_code(before, now):
+        raise _changed(folder, f"your own {code if is_foreign(code) else f'module {code}'}")
     if other := other_weights(folder.environment(), now):
         raise _changed(folder, f"the weights (model.weights) of {other}")
     if folder.environment().get(BASE) != now.get(BASE):
         raise _changed(folder, "the base of the adapters (model.lora)")
+
+
+def other_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return the first of a user's modules, or else of the objects, in which two fingerprints differ, None: none."""
+    there, here = before.get(OWN_DIGESTS, {}), now.get(OWN_DIGESTS, {})
+    names = sorted({*there, *here}, key=lambda name: (is_foreign(name), name))
+    return next((name for name in names if there.get(name) != here.get(name)), None)
 
 
 def check_scenario(folder: RunFolder, now: str) -> None:

@@ -98,6 +98,9 @@ def with_weights(
     }
     if said := "; ".join(f"{kind}: {_listed(names)}" for kind, names in complaints.items() if names):
         cure = "; partial_weights = true draws what is missing from the seed" if complaints["missing"] else ""
+        cure += "; delete or rename what is unexpected" if complaints["unexpected"] else ""
+        if any(" is [" in fault for fault in complaints["wrong"]):
+            cure += "; give the model the sizes of the weights"
         if any(fault.endswith(_IN_FLOAT32) for fault in complaints["wrong"]):
             cure += "; convert them: {name: value.float() for name, value in weights.items()}"
         raise DataError(f"{title}: the weights of {word} do not fit ({said}){cure}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from raydpzv.errors import InputError, SpecError
-from raydpzv.foreign import call, resolve
+from raydpzv.foreign import call, is_handle, resolve
 from raydpzv.models.flat import FlatModel
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.perturbation import WholePerturbation, perturbation
@@ -27,22 +27,30 @@ def model(name: str) -> OwnModel:
         return lambda options, offered: _copied(name, found, options)
     if not callable(found):
         raise SpecError(
-            f'"{name}": wanted an nn.Module, or a class or function that returns one, got {type(found).__name__}'
+            f"model{_shown(name)}: wanted an nn.Module, or a class or function that returns one, got "
+            f'{type(found).__name__}; give one, or a name of the program\'s such as "mlp"'
         )
 
     def make(options: Mapping[str, Any], offered: Mapping[str, Any]) -> torch.nn.Module:
         made = call(found, options, offered, "model.options")
         if not isinstance(made, torch.nn.Module):
-            raise SpecError(f'"{name}": wanted an nn.Module from the call, got {type(made).__name__}')
+            raise SpecError(
+                f"model{_shown(name)}: wanted an nn.Module from the call, got {type(made).__name__}; let it return one"
+            )
         return made
 
     return make
 
 
+def _shown(name: str) -> str:
+    """Return a name as messages have it; a handle tells a reader nothing."""
+    return "" if is_handle(name) else f' "{name}"'
+
+
 def _copied(name: str, module: torch.nn.Module, options: Mapping[str, Any]) -> torch.nn.Module:
     if options:
         raise SpecError(
-            f'model.options: "{name}" is a module, which takes none; leave them out or name its class'
+            f"model.options:{_shown(name) or ' it'} is a module, which takes none; leave them out or name its class"
         )
     return copy.deepcopy(module)
 
@@ -58,7 +66,10 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
     scores = _forward(model, x, title)
     got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if got != (len(x), width):
-        raise InputError(f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}")
+        raise InputError(
+            f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}; let its last layer give a "
+            f"tensor of {width} numbers for each record"
+        )
     if not bool(scores.isfinite().all()):
         raise InputError(
             f"{title}: its scores of these records are not finite; look at its weights and at the size of the inputs"
@@ -74,10 +85,10 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
             f"{title}: two forward calls on the same records differ; leave out what is random, such as dropout that "
             "is on in evaluation"
         )
-    if not all(_alone(model, x, scores, title)):
+    if place := mixing_place(model.module, lambda given: _forward(model, given, title), x, scores):
         raise InputError(
-            f"{title}: a record's scores depend on the other records of its batch; leave out what mixes records, such "
-            "as statistics over the batch"
+            f"{title}: a record's scores depend on the other records of its batch, {place}; leave out what mixes "
+            "records, such as statistics over the batch"
         )
     if not _perturbs_whole(model, x, title):
         raise InputError(
@@ -98,8 +109,13 @@ def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
     return torch.equal(*found)
 
 
-def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) -> Iterator[bool]:
-    """Return whether scores stay as they are while other records of the batch change.
+def mixing_place(
+    module: torch.nn.Module,
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    outputs: torch.Tensor,
+) -> str | None:
+    """Return where outputs of records [B, ...] follow from others of their batch, in words; None: they do not.
 
     Records whose number has a bit set change together, for each bit and its opposite: of any two records each changes
     once while the other stays.
@@ -112,7 +128,39 @@ def _alone(model: FlatModel, x: torch.Tensor, scores: torch.Tensor, title: str) 
         for value in (0, 1):
             stays = (numbers >> bit & 1) == value
             mixed = torch.where(stays.view(-1, *[1] * (x.ndim - 1)), x, others)
-            yield torch.equal(_forward(model, mixed, title)[stays], scores[stays])
+            if not torch.equal(forward(mixed)[stays], outputs[stays]):
+                return _first_mixing(module, forward, (x, mixed), stays)
+    return None
+
+
+def _first_mixing(
+    module: torch.nn.Module,
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    batches: tuple[torch.Tensor, torch.Tensor],
+    stays: torch.Tensor,
+) -> str:
+    """Return the first layer whose outputs of the records that stay differ between two batches."""
+    seen: list[tuple[str, torch.nn.Module, torch.Tensor]] = []
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(layer: torch.nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor) and output.ndim and len(output) == len(stays):
+                seen.append((name, layer, output[stays].clone()))
+
+        return hook
+
+    hooks = [layer.register_forward_hook(keep(name)) for name, layer in module.named_modules() if name]
+    try:
+        for batch in batches:
+            forward(batch)
+    finally:
+        for each in hooks:
+            each.remove()
+    half = len(seen) // 2
+    for (name, layer, one), (_, _, other) in zip(seen[:half], seen[half:], strict=False):
+        if not torch.equal(one, other):
+            return f'first in its layer "{name}" ({type(layer).__name__})'
+    return "in its forward call itself"
 
 
 def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raydpzv.files import json_number
 from raydpzv.privacy.claims import COUNTS_KNOWN, figure
 
 USEFUL = 10.0
@@ -39,8 +40,7 @@ Claim = Mapping[str, Any]
 
 def epsilon_of(claim: Claim) -> float:
     """Return a claim's ε as a float: infinity for "infinity", NaN where none is stated."""
-    value = claim.get("epsilon")
-    return math.nan if value is None else math.inf if value == "infinity" else float(value)
+    return json_number(claim.get("epsilon"))
 
 
 def proves(claim: Claim) -> bool:

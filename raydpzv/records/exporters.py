@@ -6,8 +6,9 @@ import csv
 import importlib
 import math
 import re
+import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,8 @@ INTERVAL = 1.0
 """Seconds between two statuses that are written; every evaluation is written."""
 _FLUSH = 10.0
 """Seconds after which TensorBoard's events are in the file: each flush syncs the disk."""
+_SIZE = struct.Struct(">II")
+"""Width and height of a PNG file, from its 16th byte on."""
 _CLIENT = re.compile(r"client (\d+)")
 
 
@@ -81,6 +84,40 @@ class ScalarLog(Callback):
         """Write what is buffered to the file."""
 
 
+Pictures = Callable[[Path], Mapping[str, bytes]]
+"""Draws what a run's folder holds: PNG files by name."""
+
+
+class PictureLog(ScalarLog):
+    """A log that takes the run's pictures at its end.
+
+    pictures: draws them. `chosen_logs` of the command line sets it, since a record knows nothing of drawing.
+    """
+
+    pictures: Pictures = staticmethod(lambda folder: {})
+
+    def start(self, run: RunStart) -> None:
+        """Keep where the run's record is."""
+        self._folder = own_folder(run)
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        """Take the pictures of a run with a summary, and close; also where drawing fails."""
+        try:
+            drawn = {} if summary is None else self.pictures(self._folder)
+            if drawn:
+                self.draw(drawn, int((summary or {}).get("updates") or 0))
+        finally:
+            self.close(summary)
+
+    def draw(self, drawn: Mapping[str, bytes], update: int) -> None:
+        """Write pictures, made after so many updates."""
+        raise NotImplementedError
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
+        """Write how the run ended, and close."""
+        raise NotImplementedError
+
+
 class CsvLog(ScalarLog):
     """scalars.csv: a line for each scalar, with its update and time."""
 
@@ -105,8 +142,8 @@ class CsvLog(ScalarLog):
         self._file.close()
 
 
-class TensorBoardLog(ScalarLog):
-    """Event files of TensorBoard: scalars over updates. Raises InputError if tensorboardX is not installed.
+class TensorBoardLog(PictureLog):
+    """Event files of TensorBoard: scalars over updates, pictures. Raises InputError if tensorboardX is not installed.
 
     They are written here and now: the library's own writers hand each event to a thread through a process queue, which
     takes two thirds of the CPU time of all logs.
@@ -123,13 +160,16 @@ class TensorBoardLog(ScalarLog):
 
     def start(self, run: RunStart) -> None:
         """Open an event file; a resumed run has a further one."""
+        super().start(run)
         folder = own_folder(run) / self.place
         folder.mkdir(exist_ok=True)
         self._writer, self._flushed = self._events(str(folder / "events")), time.monotonic()
 
     def write(self, update: int, time: float, scalars: Mapping[str, float]) -> None:
         """Write the scalars as one event, which takes a third of the time of one event each."""
-        values = [{"tag": name, "simple_value": value} for name, value in scalars.items()]
+        self._write(update, [{"tag": name, "simple_value": value} for name, value in scalars.items()])
+
+    def _write(self, update: int, values: Sequence[Mapping[str, Any]]) -> None:
         at = datetime.now(UTC).timestamp()  # TensorBoard shows the time of day
         self._writer.write_event(self._event(wall_time=at, step=update, summary={"value": values}))
 
@@ -138,7 +178,13 @@ class TensorBoardLog(ScalarLog):
             self._flushed = now
             self._writer.flush()
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def draw(self, drawn: Mapping[str, bytes], update: int) -> None:
+        for name, png in drawn.items():
+            width, height = _SIZE.unpack_from(png, 16)
+            held = {"width": width, "height": height, "colorspace": 4, "encoded_image_string": png}  # RGBA
+            self._write(update, [{"tag": name, "image": held}])
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
         """Close the file."""
         self._writer.close()
 

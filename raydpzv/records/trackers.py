@@ -1,4 +1,4 @@
-"""Scalars and settings for experiment trackers: MLflow, Weights & Biases, Trackio.
+"""Scalars, settings and pictures for experiment trackers: MLflow, Weights & Biases, Trackio.
 
 Each works offline unless its own environment says otherwise. An error in one warns and ends no run
 (`raydpzv.records.callbacks`).
@@ -10,12 +10,14 @@ import importlib
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import missing
 from raydpzv.records.callbacks import RunStart
-from raydpzv.records.exporters import ScalarLog, own_folder
+from raydpzv.records.exporters import PictureLog, own_folder
 from raydpzv.records.settings_diff import leaves
 
 PROJECT = "raydpzv"
@@ -24,7 +26,7 @@ _LONGEST = 500
 """Letters of a setting that MLflow takes."""
 
 
-class TrackerLog(ScalarLog):
+class TrackerLog(PictureLog):
     """A tracker with a library of its own. Raises InputError if that is not installed."""
 
     library: str
@@ -39,6 +41,17 @@ class TrackerLog(ScalarLog):
         """Return the scenario's settings by their dotted names."""
         return {"scenario": run.scenario, "runner": run.runner, **dict(leaves(as_tree(run.spec)))}
 
+    def draw(self, drawn: Mapping[str, bytes], update: int) -> None:
+        with TemporaryDirectory() as scratch:
+            files = {name: Path(scratch) / f"{name}.png" for name in drawn}
+            for name, file in files.items():
+                file.write_bytes(drawn[name])
+            self.show(files, update)
+
+    def show(self, files: Mapping[str, Path], update: int) -> None:
+        """Log pictures by name; the tracker copies their files."""
+        raise NotImplementedError
+
 
 class MlflowLog(TrackerLog):
     """A run of MLflow, in `mlflow.db` of the run's folder or where MLFLOW_TRACKING_URI says."""
@@ -47,10 +60,15 @@ class MlflowLog(TrackerLog):
 
     def start(self, run: RunStart) -> None:
         """Start a run; a resumed one has a further run of the same name."""
-        where = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{own_folder(run).resolve() / self.place}"
+        super().start(run)
+        own, chosen = own_folder(run).resolve(), os.environ.get("MLFLOW_TRACKING_URI")
+        where, files = (
+            chosen or f"sqlite:///{own / self.place}",
+            None if chosen else (own / "mlflow").as_uri(),
+        )
         self._client = self._tracker.MlflowClient(tracking_uri=where)
         found = self._client.get_experiment_by_name(PROJECT)
-        experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
+        experiment = found.experiment_id if found else self._client.create_experiment(PROJECT, files)
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
         entities = self._tracker.entities
         self._metric = entities.Metric
@@ -65,7 +83,11 @@ class MlflowLog(TrackerLog):
             self._id, metrics=[self._metric(name, value, now, update) for name, value in scalars.items()]
         )
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def show(self, files: Mapping[str, Path], update: int) -> None:
+        for file in files.values():
+            self._client.log_artifact(self._id, str(file), "plots")
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
         """Say how the run ended."""
         done = {"done": "FINISHED", "failed": "FAILED"}.get(str((summary or {}).get("status")), "KILLED")
         self._client.set_terminated(self._id, done)
@@ -78,6 +100,7 @@ class WandbLog(TrackerLog):
 
     def start(self, run: RunStart) -> None:
         """Start a run; a resumed one has a further run of the same name."""
+        super().start(run)
         self._run = self._tracker.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT), name=run.name, dir=str(own_folder(run)),
             config=self.settings(run), mode=os.environ.get("WANDB_MODE", "offline"), reinit="create_new",
@@ -88,7 +111,11 @@ class WandbLog(TrackerLog):
         """Log the scalars over updates."""
         self._run.log({**scalars, "update": update, "seconds": time})
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def show(self, files: Mapping[str, Path], update: int) -> None:
+        images = {f"plots/{name}": self._tracker.Image(str(file)) for name, file in files.items()}
+        self._run.log({**images, "update": update})
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
         """Keep what the run came to."""
         kept = {name: (summary or {}).get(name) for name in ("status", "accuracy", "loss", "privacy_verdict")}
         self._run.summary.update(kept)
@@ -102,6 +129,7 @@ class TrackioLog(TrackerLog):
 
     def start(self, run: RunStart) -> None:
         """Start a run; a resumed one continues that of its name."""
+        super().start(run)
         self._run = self._tracker.init(
             project=PROJECT, name=run.name, config=self.settings(run), resume="allow", embed=False
         )
@@ -110,6 +138,11 @@ class TrackioLog(TrackerLog):
         """Log the scalars over updates."""
         self._run.log({**scalars, "seconds": time}, step=update)
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def show(self, files: Mapping[str, Path], update: int) -> None:
+        self._run.log(
+            {f"plots/{name}": self._tracker.Image(str(file)) for name, file in files.items()}, step=update
+        )
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
         """Send what is left."""
         self._run.finish()

@@ -32,6 +32,7 @@ from raydpzv.report import (
     client_plots,
     measure_plots,
     page_data,
+    page_steps,
     plots,
     privacy,
     run_plots,
@@ -70,7 +71,8 @@ class ReportedRun:
     """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON.
 
     withheld: what a private run's page leaves out, in words; "" if it shows all that there is. operators: whether the
-    page of a private run shows what must not leave. damaged: what is said of rows that cannot be read.
+    page of a private run shows what must not leave. damaged: what is said of rows that cannot be read. steps: what the
+    slider shows (`page_steps`).
     """
 
     view: RunView
@@ -80,6 +82,7 @@ class ReportedRun:
     withheld: str = ""
     operators: bool = False
     damaged: tuple[str, ...] = ()
+    steps: page_steps.Data | None = None
 
 
 def write_report(
@@ -142,6 +145,14 @@ def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> Rep
     )
 
 
+def run_pictures(folder: Path) -> dict[str, bytes]:
+    """Return the pictures of a run that may leave, PNG by name: none of a private run."""
+    run = _read(RunFolder.open(folder), 0, operator=False)
+    view = replace(run.view, label=labels([run.view.summary], [run.settings])[0])
+    drawn = [found for draw in DRAWINGS if (found := draw([view]))]
+    return {p.name: plots.image(p.figure) for p in drawn if p.figure}
+
+
 def write_pictures(
     folder: Path, drawn: Sequence[ReportFigure], names: Collection[str] = (), form: str = "png"
 ) -> None:
@@ -166,13 +177,14 @@ def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool
     """
     for run in runs:
         check_not_midway(run)
-    found = [_read(RunFolder.open(run, moved), operator=operator) for run in runs]
+    room = page_steps.ROOM // max(len(runs), 1)
+    found = [_read(RunFolder.open(run, moved), room, operator=operator) for run in runs]
     names = labels([run.view.summary for run in found], [run.settings for run in found])
     return [replace(run, view=replace(run.view, label=name)) for run, name in zip(found, names, strict=True)]
 
 
-def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
-    """Return what is shown of a run, without a label."""
+def _read(folder: RunFolder, room: int, *, operator: bool) -> ReportedRun:
+    """Return what is shown of a run, without a label; room: bytes for its updates."""
     summary, settings = folder.summary(), folder.settings()
     environment, scenario = folder.environment(), folder.scenario()
     if folder.published and operator:
@@ -184,14 +196,19 @@ def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
         rows, damaged = _rows(folder)
         view = RunView("", summary, rows)
         return ReportedRun(
-            view, scenario, settings, _shown(environment), operators=private, damaged=tuple(damaged)
+            *(view, scenario, settings, _shown(environment)),
+            operators=private,
+            damaged=tuple(damaged),
+            steps=page_steps.steps(folder, view, withheld=False, room=room),
         )
     if not folder.published:
         found = publication(summary, settings, environment)
         summary, settings, environment = found.summary, found.settings, found.environment
         scenario = tomli_w.dumps(settings)
     withheld = str(summary["published"]["withheld"])
-    return ReportedRun(RunView("", summary, EMPTY), scenario, settings, _shown(environment), withheld)
+    view = RunView("", summary, EMPTY)
+    shown = page_steps.steps(folder, view, withheld=True, room=room)
+    return ReportedRun(view, scenario, settings, _shown(environment), withheld, steps=shown)
 
 
 def _rows(folder: RunFolder) -> tuple[Rows, list[str]]:
@@ -230,6 +247,7 @@ def rendered(template: str, **said: Any) -> str:
     """
     library = f"/*\n{asset('uPlot.LICENSE')}*/\n{asset('uPlot.iife.min.js')}"
     scripts = [library, asset("page.js")] if said.get("data") else []
+    scripts += [asset("steps.js")] if said.get("steps") else []
     scripts += [asset("watch.js")] if said.get("version") else []
     hashes = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
     frame = {
@@ -265,6 +283,7 @@ def _data(folders: Sequence[ReportedRun], drawn: Sequence[ReportFigure]) -> dict
         "axes": axes,
         "tables": tables,
         "charts": [*page_data.charts(drawn), *filter(None, lines), *filter(None, heats)],
+        "steps": [{"label": f.view.label, **f.steps} for f in folders if f.steps and "last" in f.steps],
     }
 
 
@@ -283,6 +302,8 @@ def words(
         "sayings": [p.caption for p in drawn if not p.figure],
         "thinning": page_data.thinning_words(data["charts"]),
         "axes": data["axes"],
+        "steps": data["steps"],
+        "unread": [f.steps["problem"] for f in folders if f.steps and "problem" in f.steps],
         "title": _title(summaries),
         "facts": _facts(summaries),
         "runs": [_for_page(f, alone=len(folders) == 1) for f in folders],

@@ -8,12 +8,12 @@ decisions.jsonl   a line for each report that a scheduler decided by, and whethe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from raydpzv.compare.folder import keep_key, locked, make_folder
+from raydpzv.compare.folder import plan_written
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_own, finished
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_atomically
@@ -39,22 +39,17 @@ def is_search(folder: Path) -> bool:
     return (folder / SEARCH).is_file()
 
 
-@contextmanager
-def search_begun(folder: Path, plan: SearchPlan) -> Iterator[None]:
-    """Hold a search's folder while the block runs: made now, or with what is there of the same search.
+def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]:
+    """Hold a search's folder while the block runs: made now, or with what is there of the same search."""
 
-    Raises InputError for a folder with anything else in it, or one that another process writes.
-    """
-    make_folder(folder, "search", SEARCH)
-    with locked(folder, "search"):
-        if is_search(folder) and not read_search(folder / SEARCH).same_as(plan):
+    def check() -> None:
+        if not read_search(folder / SEARCH).same_as(plan):
             raise InputError(
                 f"{folder}: holds another search (other trials or settings); choose another --out, or continue that "
                 f"one: raydpzv resume {folder}"
             )
-        keep_key(folder)
-        keep_plan(folder, plan)
-        yield
+
+    return plan_written(folder, "search", SEARCH, plan.as_toml(), check)
 
 
 def keep_plan(folder: Path, plan: SearchPlan) -> None:

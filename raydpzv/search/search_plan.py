@@ -24,7 +24,7 @@ from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.claims import Claim
-from raydpzv.search.space import Dimension, in_order
+from raydpzv.search.space import KINDS, Dimension, in_order
 from raydpzv.search.suggest import Outcome, suggested
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
@@ -75,6 +75,9 @@ class Trial:
         return f"trial {self.number} ({', '.join(self.settings)})"
 
 
+Space = Annotated[tuple[Dimension, ...], Field(min_length=1)]
+
+
 @dataclass(frozen=True)
 class Drawing:
     """How a search chooses its next trials by the results of earlier ones (`suggest`).
@@ -110,9 +113,9 @@ class Population:
     the draws; space: of the step sizes.
     """
 
-    space: tuple[Dimension, ...]
-    interval: int
-    quantile: float
+    space: Space
+    interval: Annotated[int, Field(ge=1)]
+    quantile: Annotated[float, Field(gt=0, le=0.5)]
     seed: int
 
 
@@ -357,16 +360,10 @@ def _refusal(claim: Claim | None, epsilon: float) -> str:
 
 
 class _TrialFile(Section):
-    settings: Annotated[tuple[str, ...], Field(strict=False)]
+    settings: tuple[str, ...]
     scenario: dict[str, Any]
     skipped: str = ""
     note: str = ""
-
-
-class _DimensionFile(Section):
-    setting: str
-    kind: Literal["choice", "uniform", "loguniform", "randint"]
-    values: Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]
 
 
 class _DrawingFile(Section):
@@ -374,14 +371,7 @@ class _DrawingFile(Section):
     batch: Annotated[int, Field(ge=1)]
     seed: int
     scenario: dict[str, Any]
-    space: Annotated[tuple[_DimensionFile, ...], Field(strict=False, min_length=1)]
-
-
-class _PopulationFile(Section):
-    interval: Annotated[int, Field(ge=1)]
-    quantile: Annotated[float, Field(gt=0, le=0.5)]
-    seed: int
-    space: Annotated[tuple[_DimensionFile, ...], Field(strict=False, min_length=1)]
+    space: Space
 
 
 class _SearchFile(Section):
@@ -392,10 +382,10 @@ class _SearchFile(Section):
     epsilon: Positive | None = None
     actors: bool = False
     promotes: bool = False
-    log_scaled: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    log_scaled: tuple[str, ...] = ()
     drawing: _DrawingFile | None = None
-    population: _PopulationFile | None = None
-    trials: Annotated[tuple[_TrialFile, ...], Field(strict=False, min_length=1)]
+    population: Population | None = None
+    trials: Annotated[tuple[_TrialFile, ...], Field(min_length=1)]
 
 
 def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
@@ -405,7 +395,9 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
     """
     moved = check_moved(moved)
     try:
-        found = _SearchFile.model_validate(read_tree(path, "the plan of a search"))
+        found = _SearchFile.model_validate_json(
+            json.dumps(read_tree(path, "the plan of a search"), default=str)
+        )
         trials = tuple(
             Trial(n, t.settings, parse(overridden(t.scenario, moved), f"trial {n}").noted(t.note), t.skipped)
             for n, t in enumerate(found.trials)
@@ -417,9 +409,12 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
             raise SpecError("grace: wanted updates above 0 with asha, and 0 without")
         if found.promotes and found.scheduler != "asha":
             raise SpecError("promotes: is of asha alone")
+        spaces = [part.space for part in (found.drawing, found.population) if part]
+        if any(d.kind == "grid" or d.kind not in KINDS for space in spaces for d in space):
+            raise SpecError("space: wanted settings that are drawn")
         more = (
             _drawing(found.drawing, moved),
-            _population(found.population),
+            found.population,
             found.promotes,
             found.log_scaled,
         )
@@ -432,16 +427,5 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
 def _drawing(found: _DrawingFile | None, moved: Sequence[str]) -> Drawing | None:
     if found is None:
         return None
-    space = _space(found.space)
     base = parse(overridden(found.scenario, moved), "the scenario of the search")
-    return Drawing(space, found.samples, found.batch, found.seed, base)
-
-
-def _population(found: _PopulationFile | None) -> Population | None:
-    if found is None:
-        return None
-    return Population(_space(found.space), found.interval, found.quantile, found.seed)
-
-
-def _space(found: Sequence[_DimensionFile]) -> tuple[Dimension, ...]:
-    return tuple(Dimension(d.setting, d.kind, d.values) for d in found)
+    return Drawing(found.space, found.samples, found.batch, found.seed, base)

@@ -20,13 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from raydpzv.arrow_columns import array
-from raydpzv.compare.run_comparison import check_own, set_aside
+from raydpzv.compare.run_comparison import read_made, set_aside
 from raydpzv.config.paths import unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import InputError
 from raydpzv.experiment.diagnostics import LATE
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.files import json_number
 from raydpzv.records.store import Rows
 from raydpzv.report import text
 from raydpzv.report.run_tables import rates_asked
@@ -237,14 +236,10 @@ def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str)
 
 def _read(trial: Trial, path: Path) -> tuple[Mapping[str, Any], Rows | str]:
     """Return a run's summary and rows, or {} and why there are none."""
-    try:
-        if trial.skipped or not RunFolder(path).has_summary():
-            return {}, trial.skipped
-        check_own(trial.planned(), path)
-        folder = RunFolder.open(path)
-        return folder.summary(), folder.rows()
-    except (InputError, pa.ArrowException, OSError) as error:
-        return {}, " ".join(str(error).split())
+    if trial.skipped:
+        return {}, trial.skipped
+    summary, rows, fault = read_made(trial.planned(), path)
+    return summary, fault if rows is None else rows
 
 
 def _row(
@@ -266,7 +261,7 @@ def _row(
         "late": float(np.mean(array(rows["service"]["late"])))
         if rows and rows["service"].num_rows
         else math.nan,
-        **{name: _number(summary.get(name)) for name in _NUMBERS},
+        **{name: json_number(summary.get(name)) for name in _NUMBERS},
         "rate_asked": rate_asked(trial.spec),
         "restarts": set_aside(path)[1],
         "digest": str(summary.get("digest", "")),
@@ -386,13 +381,7 @@ def _protected(spec: AnyScenario) -> Any:
 
 def _claim(stated: Mapping[str, Any]) -> Row:
     """Return a claim of summary.json, in which infinity is a word and NaN is null."""
-    return {**stated, "epsilon": _number(stated["epsilon"]), "delta": _number(stated["delta"])}
-
-
-def _number(value: Any) -> float:
-    if value is None:
-        return math.nan
-    return math.inf if value == "infinity" else float(value)
+    return {**stated, "epsilon": json_number(stated["epsilon"]), "delta": json_number(stated["delta"])}
 
 
 def _column(values: Sequence[Any]) -> pa.Array:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import InputError, ReplayMismatch
-from raydpzv.experiment.initial_model import MODEL, BottomPlan, FirstModel, ModelPlan
+from raydpzv.experiment.initial_model import MODEL, FirstModel
+from raydpzv.experiment.rebuild import recorded_plan
 from raydpzv.files import sha256, write_atomically
 from raydpzv.foreign import is_foreign
 from raydpzv.keys import SERVER_PARTY, Key, pool_seeds, step_words
@@ -190,16 +190,13 @@ def _file(header: Header, models: Sequence[SeededModel], frozen: bytes) -> SeedF
 
 def _planned(folder: RunFolder, client: int | None) -> tuple[Any, list[_Planned]]:
     """Return how a run's models are made, and those that are asked for."""
-    found = folder.spec()
-    if found.one_model:
+    spec: Any = folder.spec()
+    plan: Any = recorded_plan(folder)
+    if spec.one_model:
         if client is not None:
             raise InputError("--client: all clients train one model; leave it out")
-        one = cast(HorizontalScenario, found)
-        whole = ModelPlan.of(one, folder.environment(), folder.first_models())
-        key = Key(one.seed) / "model"
-        return whole, [_Planned(MODEL, None, whole.first_model(), key, one.model.weights)]
-    spec = cast(VerticalScenario, found)
-    plan = BottomPlan.of(spec, folder.environment(), folder.first_models())
+        key = Key(spec.seed) / "model"
+        return plan, [_Planned(MODEL, None, plan.first_model(), key, spec.model.weights)]
     clients = range(spec.split.clients)
     if client is not None and client not in clients:
         raise InputError(f"--client: wanted 0..{len(clients) - 1}, got {client}")

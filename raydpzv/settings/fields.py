@@ -178,7 +178,7 @@ def _party_weights(value: Any) -> Any:
 def _one_weights(value: Any) -> Any:
     """Accept one file, or the name of a user's own."""
     if not isinstance(value, str):
-        raise ValueError("wanted one file (.safetensors, .pt) or one state_dict for all clients")
+        raise ValueError("wanted one file (.safetensors, .pt) or one state_dict of tensors for all clients")
     return value
 
 

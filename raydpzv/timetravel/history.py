@@ -24,7 +24,7 @@ from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.rebuild import serve_again
+from raydpzv.experiment.rebuild import recorded_plan, serve_again
 from raydpzv.experiment.release_ledger import released
 from raydpzv.experiment.resuming import check_recomputable, check_same, prepared_again
 from raydpzv.experiment.vertical import PreparedVertical
@@ -390,10 +390,7 @@ class VerticalHistory(RunHistory):
         return [factory.make(self._again.local_device) for factory in self._again.clients]
 
 
-_KINDS: dict[str, tuple[type[RunHistory], Any]] = {
-    "horizontal": (HorizontalHistory, ModelPlan),
-    "vertical": (VerticalHistory, BottomPlan),
-}
+_KINDS: dict[str, type[RunHistory]] = {"horizontal": HorizontalHistory, "vertical": VerticalHistory}
 
 
 def open_history(path: Path, moved: Sequence[str] = ()) -> RunHistory:
@@ -406,5 +403,4 @@ def open_history(path: Path, moved: Sequence[str] = ()) -> RunHistory:
             f"{path} shows what is on record"
         )
     folder.require_own_record()
-    history, plan = _KINDS[spec.kind]
-    return history(folder, plan.of(spec, folder.environment(), folder.first_models()))
+    return _KINDS[spec.kind](folder, recorded_plan(folder))

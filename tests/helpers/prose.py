@@ -57,8 +57,7 @@ def count(sentence: str) -> int:
 
 def prose(page: str) -> Prose:
     """Return the running text of a Markdown page."""
-    page = re.sub(r"(?s)<!--.*?-->", " ", without_code(page))
-    page = re.sub(r"(?m)^\s*\|.*$|^#.*$|^\s*<[^>]+>\s*$", "", page)
+    page = re.sub(r"(?m)^\s*\|.*$|^#.*$|^\s*<[^>]+>\s*$", "", without_code(page))
     page = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", page)
     page = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", page)
     page = re.sub(r"`[^`]*`", "code", page)
@@ -72,6 +71,7 @@ def prose(page: str) -> Prose:
 
 
 def without_code(page: str) -> str:
-    """Return a Markdown page without its fenced blocks and without what it folds, which is generated."""
+    """Return a Markdown page without fenced blocks, comments, and what it folds, which is generated."""
+    page = re.sub(r"(?s)<!--.*?-->", " ", page)
     page = re.sub(r"(?s)<details>.*?</details>", "\n\n", page)
     return re.sub(r"(?s)^ *(`{3,}).*?^ *\1\s*$", "\n\n", page, flags=re.MULTILINE)

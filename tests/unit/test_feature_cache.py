@@ -50,7 +50,7 @@ def test_features_are_those_of_the_module(tmp_path):
     assert found.dtype == np.float32
     assert isinstance(found, np.memmap)
     assert not found.flags.writeable
-    assert CALLS == [((4, 3), False, False)] * 3
+    assert set(CALLS) == {((4, 3), False, False)}, "always as many records, in evaluation"
     assert module.training
 
 
@@ -77,13 +77,14 @@ def test_another_module_or_record_is_computed_anew(tmp_path, other):
 
 def test_a_changed_file_is_computed_again(tmp_path):
     first = np.array(raydpzv.features(Prefix(), X, folder=tmp_path))
+    calls = len(CALLS)
     (path,) = tmp_path.glob("*.npy")
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.chmod(0o644)
     path.write_bytes(bytes(content))
     assert np.array_equal(raydpzv.features(Prefix(), X, folder=tmp_path), first)
-    assert len(CALLS) == 2
+    assert len(CALLS) == 2 * calls
 
 
 def test_the_record_names_digests_and_no_rows(tmp_path):
@@ -134,7 +135,7 @@ class Failing(nn.Module):
 @pytest.mark.parametrize(
     ("way", "text"),
     [
-        ("raises", r"fails on records 0 to 9, \[64, 3\] of float32 \(ValueError: no such layer\)"),
+        ("raises", r"fails on records 0 to 9, \[64, 3\] of torch.float32 \(ValueError: no such layer\)"),
         ("pooled", r"wanted a tensor \[64, ...\] of 64 records, got \(1, 3\)"),
         ("pair", "got tuple"),
         ("infinite", "record 0 has features that are not finite"),
@@ -144,6 +145,49 @@ def test_a_module_that_fails_is_refused_and_leaves_no_file(tmp_path, way, text):
     with pytest.raises(InputError, match=text):
         raydpzv.features(Failing(way), X, folder=tmp_path)
     assert files(tmp_path) == [".lock"]
+
+
+class Mixing(nn.Module):
+    """Mixes records in the named way, after a layer that does not."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.first = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=way == "stored")
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.way in ("batch", "stored"):
+            x = self.norm(x)
+        if self.way == "neighbour":
+            x = x + x.roll(1, 0)
+        if self.way == "random":
+            x = nn.functional.dropout(x, 0.5, training=True)
+        return self.last(x)
+
+
+@pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("batch", r'depend on the other records of its batch, first in its layer "norm" \(BatchNorm1d\)'),
+        ("neighbour", r'depend on the other records of its batch, first in its layer "last" \(Linear\)'),
+        ("random", "two calls on the same records differ"),
+    ],
+)
+@pytest.mark.parametrize("batch", [3, 64])
+def test_features_that_depend_on_other_records_are_refused_by_their_layer(tmp_path, way, text, batch):
+    with pytest.raises(InputError, match=text):
+        raydpzv.features(Mixing(way), X, batch=batch, folder=tmp_path)
+    assert files(tmp_path) == [".lock"]
+
+
+@pytest.mark.parametrize("way", ["stored", "none"])
+@pytest.mark.parametrize("rows", [1, 10])
+def test_features_of_a_record_alone_pass_the_check(tmp_path, way, rows):
+    found = raydpzv.features(Mixing(way), X[:rows], folder=tmp_path)
+    assert found.shape == (rows, 2)
 
 
 def test_an_interrupted_computation_leaves_no_file(tmp_path):

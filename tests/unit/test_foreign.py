@@ -16,7 +16,7 @@ import torch
 
 from raydpzv import foreign
 from raydpzv.errors import SpecError
-from raydpzv.foreign import call, handle, is_foreign, own_digests, resolve, source_digest, unpack
+from raydpzv.foreign import call, handle, is_foreign, own_digests, own_files, resolve, source_digest, unpack
 from raydpzv.models.bottoms import mlp
 from raydpzv.registry import WHOLE_MODELS
 
@@ -395,6 +395,17 @@ def test_a_helper_of_a_second_module_is_named_where_it_is_missing(tmp_path):
         unpack(pickle.loads(sent))
 
 
+def test_an_object_that_changed_since_it_was_recorded_is_named():
+    def changed_net():
+        return 1
+
+    there = handle(changed_net)
+    recorded = f"{there.rpartition('-')[0]}-00000000"
+    word = there.partition(":")[2]
+    with pytest.raises(SpecError, match=rf"another than on record \(.*-00000000, here {word}\): its source"):
+        resolve(recorded, "model")
+
+
 def test_an_object_that_cannot_travel_is_refused(tmp_path):
     with (tmp_path / "open").open("w") as file:
 
@@ -443,3 +454,60 @@ def test_code_that_cannot_travel_has_the_digest_of_its_file(tmp_path, monkeypatc
     before = own_digests(["own_locked:locked"], b"key")
     (tmp_path / "own_locked.py").write_text(text.replace("LOCK\n", "LOCK.locked()\n"))
     assert own_digests(["own_locked:locked"], b"key") != before
+
+
+PACKAGE = {
+    "__init__": "",
+    "nets": "from own_pack import parts\n\n\ndef made():\n    return parts.act(1)\n",
+    "parts": "import own_pack.deep.layers as layers\n\n\ndef act(x):\n    return layers.scale(x)\n",
+    "deep/layers": "def scale(x):\n    from ..late import LATE\n    return x * LATE\n",
+    "late": "import sys\nimport no_such_module_there\nLATE = 2\n",
+    "unused": "LATE = 3\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of the user's; `deep` has no __init__, and `late` is imported inside a function and never loads."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in PACKAGE.items():
+        file = tmp_path / "own_pack" / f"{name}.py"
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(text)
+    yield tmp_path / "own_pack"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_pack"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_files_of_a_module_are_those_that_it_imports_in_any_depth(package, loaded):
+    if loaded:
+        resolve("own_pack.nets:made", "")
+    found = own_files("own_pack.nets")
+    deep = {f"own_pack.{name.replace('/', '.')}": package / f"{name}.py" for name in PACKAGE}
+    assert {name: file.resolve() for name, file in found.items()} == {
+        "own_pack": package / "__init__.py",
+        **{name: deep[name] for name in deep if name.rpartition(".")[2] not in ("__init__", "unused")},
+    }
+
+
+def test_a_module_that_cannot_be_parsed_counts_by_its_bytes(package):
+    (package / "parts.py").write_text("def (:\n")
+    assert set(own_files("own_pack.nets")) == {"own_pack", "own_pack.nets", "own_pack.parts"}
+
+
+@pytest.mark.parametrize("name", PACKAGE)
+def test_a_change_in_any_module_that_an_object_imports_is_named(package, name):
+    before = own_digests(["own_pack.nets:made"], b"key")
+    file = package / f"{name}.py"
+    file.write_text(f"{file.read_text()}OTHER = 1\n")
+    now = own_digests(["own_pack.nets:made"], b"key")
+    changed = [each for each in now if before[each] != now[each]]
+    module = f"own_pack.{name.replace('/', '.')}".removesuffix(".__init__")
+    assert changed[:1] == ([] if name == "unused" else [module])
+
+
+def test_a_module_that_an_object_names_counts_with_what_it_imports(package):
+    before = source_digest(resolve("own_pack.nets:made", ""))
+    (package / "late.py").write_text("LATE = 5\n")
+    assert source_digest(resolve("own_pack.nets:made", "")) != before

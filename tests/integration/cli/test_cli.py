@@ -240,6 +240,7 @@ def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_continue(tmp_path, clock):
     folder = tmp_path / "run"

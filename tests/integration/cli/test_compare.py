@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.helpers.commands import call as raydpzv
+from tests.helpers.report_views import without_pixels
 
 SHORT = ("--set", "budget.updates=40", "--set", "evaluate.every=20", "--runner", "local")
 
@@ -18,9 +19,10 @@ SHORT = ("--set", "budget.updates=40", "--set", "evaluate.every=20", "--runner",
 def compared(tmp_path_factory):
     """A comparison made by the command line."""
     folder = tmp_path_factory.mktemp("cli") / "small"
-    done = raydpzv(
-        "compare", "digits_dpzv", "vafl", "--seeds", 2, "--targets", "0.15,0.99", *SHORT, "--out", folder
-    )
+    words = ("digits_dpzv", "vafl", "--seeds", 2, "--targets", "0.15,0.99", *SHORT, "--out", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        without_pixels(patch)
+        done = raydpzv("compare", *words)
     assert done.exit_code == 0, done.output
     return done, folder
 
@@ -40,9 +42,10 @@ def test_one_table_with_every_method_and_the_controls(compared):
     assert {"accuracy_over_updates", "accuracy_over_bytes", "accuracy_over_seconds"} <= pictures
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_json_is_the_table_alone(compared):
     _, folder = compared
-    done = raydpzv("resume", folder, "--json")
+    done = raydpzv("resume", folder, "--json", "--runner", "local")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     assert [line["label"] for line in found["lines"]][:2] == ["digits_dpzv, without noise", "vafl"]

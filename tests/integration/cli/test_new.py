@@ -43,6 +43,7 @@ def test_two_commands_lead_from_a_table_to_a_proved_epsilon(folder):
     assert "PRIVATE. ε = 1 (" in call("privacy", folder / "own.toml").stdout
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_tables_and_pages_name_the_parties_and_rows_the_clients(folder):
     assert re.search(r"^ *bank +\d+ .*\n *shop +\d+ ", (folder / "printed").read_text(), re.MULTILINE)
     assert call("report", folder / "run", "--operator").exit_code == 0

@@ -16,7 +16,7 @@ from raydpzv.compare.run_comparison import STOPPED, run_planned
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.rebuild import rebuild_client, replay
+from raydpzv.experiment.rebuild import rebuild, replay
 from raydpzv.experiment.runner import run as raydpzv_run
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.gdp import epsilon_of, mu_of
@@ -101,7 +101,7 @@ def test_a_trial_with_two_exploits_behind_it_is_replayed_to_every_bit(noised):
     )
     spec = RunFolder(path).spec()
     for client in range(spec.split.clients):
-        assert rebuild_client(path, client).verified
+        assert rebuild(path, client=client).verified
     with Ledger.open(path / "ledger") as ledger:
         entries = ledger.since(0)
     unit = entries.lr[0] / spec.method.lr  # what a released whole number is worth

@@ -30,7 +30,7 @@ RUN = ("run", "digits_dpzv", *SET, "--quiet")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, unrendered):
     monkeypatch.setattr(download, "TIMES", QUICK)
     monkeypatch.chdir(tmp_path)
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild_client, replay
+from raydpzv.experiment.rebuild import rebuild, replay
 from raydpzv.experiment.resuming import resuming
 from raydpzv.records.run_folder import RunFolder
 from scenarios.cli import app
@@ -77,7 +77,7 @@ def test_a_run_is_replayed_and_continued_to_the_same_bits(method: str, tmp_path:
 def test_a_client_is_rebuilt_from_the_ledger_to_the_same_bits(tmp_path: Path) -> None:
     run = scenarios.run(loaded("dpzv", "compiled"), tmp_path / "run")
     for client in range(4):
-        rebuilt = rebuild_client(tmp_path / "run", client)
+        rebuilt = rebuild(tmp_path / "run", client=client)
         assert rebuilt.verified
         assert np.array_equal(rebuilt.models[f"client {client}"], run.models[f"client {client}"])
 

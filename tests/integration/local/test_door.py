@@ -19,7 +19,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.prepare import planned_privacy, prepare
-from raydpzv.experiment.rebuild import check_rebuilt, rebuild_client
+from raydpzv.experiment.rebuild import check_rebuilt, rebuild
 from raydpzv.keys import Key
 from raydpzv.records.publish import publish
 from tests.helpers.programs import Forked, said
@@ -259,9 +259,7 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
     (folder / "own_parts.py").write_text(PARTS.replace("nn.Tanh(), ", ""))
     refused = resumed()
     assert refused.returncode == 2, refused.stderr
-    assert (
-        "your own own_parts:Net, or a module that it imports, changed since the run began" in refused.stderr
-    )
+    assert "your own module own_parts changed since the run began" in refused.stderr
     (folder / "own_parts.py").write_text(PARTS)
     assert resumed().returncode == 0
     again = np.load(folder / "run" / "models.npz")["shared"]
@@ -294,7 +292,7 @@ def test_a_method_written_outside_the_program_gives_the_same_bits(folder, tmp_pa
         raydpzv.load("digits_dpzv", [*changes, "method.name=own_copy:DPZV"]), out=tmp_path / "run"
     )
     assert own.summary["digest"] == plain["digest"]
-    assert rebuild_client(tmp_path / "run", 0).verified
+    assert rebuild(tmp_path / "run", client=0).verified
 
 
 def test_test_views_are_matched_by_name():

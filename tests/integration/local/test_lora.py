@@ -17,7 +17,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
+from raydpzv.experiment.rebuild import rebuild
 from raydpzv.experiment.runner import run_local
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
@@ -117,7 +117,7 @@ def test_own_bottoms_get_adapters_and_others_learn_whole(tmp_path):
     assert run.models["client 0"].size == 2 * (4 + 16) + 16 * 2 + 2
     assert run.models["client 1"].size == 4 * 2 + 2
     assert digests(run).keys() == {"client 0"}
-    assert rebuild_client(tmp_path / "run", 0).verified
+    assert rebuild(tmp_path / "run", client=0).verified
     assert run.state_dict("bank").keys() == base(2, 4).state_dict().keys()
 
 

@@ -15,7 +15,7 @@ from torch import nn
 import raydpzv
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
+from raydpzv.experiment.rebuild import rebuild
 from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import INITIAL
@@ -78,7 +78,7 @@ def test_a_replay_builds_missing_first_models_from_their_class(tmp_path, kind):
 
 
 def rebuilt(kind: str, path: Path):
-    return rebuild(path) if kind == "horizontal" else rebuild_client(path, 0)
+    return rebuild(path) if kind == "horizontal" else rebuild(path, client=0)
 
 
 def test_a_replay_names_what_it_lacks(tmp_path, monkeypatch):

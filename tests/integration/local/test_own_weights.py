@@ -14,7 +14,7 @@ from torch import nn
 import raydpzv
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
+from raydpzv.experiment.rebuild import rebuild
 from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder
@@ -85,7 +85,7 @@ def test_each_party_starts_from_its_own_weights(tmp_path, given):
     assert all(torch.equal(run.state_dict("bank", at=0)[name], value) for name, value in BANK.items())
     drawn = raydpzv.run(parties(None, model__engine="torch"), out=tmp_path / "drawn")
     assert torch.equal(run.state_dict("shop", at=0)["1.weight"], drawn.state_dict("shop", at=0)["1.weight"])
-    assert rebuild_client(tmp_path / "run", 0).verified
+    assert rebuild(tmp_path / "run", client=0).verified
     moved = (run.models["server"] - drawn.models["server"]).any()
     assert moved
 

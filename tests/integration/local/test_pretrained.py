@@ -13,7 +13,7 @@ import raydpzv
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
+from raydpzv.experiment.rebuild import rebuild
 from raydpzv.keys import Key
 
 library = pytest.importorskip("transformers", reason="the extra raydpzv[transformers] is not installed")
@@ -98,7 +98,7 @@ def test_sst2_with_the_papers_adapters_leaves_the_folders_weights(folders, tmp_p
 
 def test_amazon_trains_three_encoders(folders, tmp_path):
     run = raydpzv.run(amazon(folders), out=tmp_path / "run")
-    assert rebuild_client(tmp_path / "run", 1).verified
+    assert rebuild(tmp_path / "run", client=1).verified
     first = run.state_dict(1, at=0)
     there = library.BertModel.from_pretrained(folders / "bert", add_pooling_layer=False).state_dict()
     assert all(torch.equal(first[f"model.{name}"], value) for name, value in there.items())

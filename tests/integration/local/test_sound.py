@@ -13,7 +13,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import NotRecomputable
-from raydpzv.experiment.rebuild import rebuild_client, replay
+from raydpzv.experiment.rebuild import rebuild, replay
 from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.ledger.ledger import Ledger
@@ -111,7 +111,7 @@ def test_a_run_that_is_stopped_says_what_it_spent_and_continues_to_the_sum(rows,
     replayed = replay(tmp_path / "run")
     assert replayed.verified
     for m in range(3):
-        found = rebuild_client(tmp_path / "run", m)
+        found = rebuild(tmp_path / "run", client=m)
         assert found.verified
         assert np.array_equal(found.models[f"client {m}"], last.models[f"client {m}"])
 

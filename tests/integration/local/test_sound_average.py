@@ -9,7 +9,7 @@ import pytest
 
 import raydpzv
 from raydpzv.experiment.finalize import Run
-from raydpzv.experiment.rebuild import check_rebuilt, rebuild_client, rebuild_clients, replay
+from raydpzv.experiment.rebuild import check_rebuilt, rebuild, replay
 from raydpzv.experiment.resuming import resuming
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key, direction_seed
@@ -159,11 +159,11 @@ def test_the_ledger_gives_it_again_bit_for_bit_at_any_update(made):
     clients, _ = iterates(experiment, folder)
     final = run.summary["ledger"]["updates"]
     for m in range(CLIENTS):
-        found = rebuild_client(folder, m)
+        found = rebuild(folder, client=m)
         assert found.verified
         assert np.array_equal(found.models[f"client {m}"], run.models[f"client {m}"])
         for at in (begin - 1, begin, (begin + final) // 2):
-            there = rebuild_client(folder, m, at).models[f"client {m}"]
+            there = rebuild(folder, at, m).models[f"client {m}"]
             known = {update: x for update, x in clients[m].items() if update <= at}
             assert there == pytest.approx(tail(known, begin), rel=2e-5, abs=2e-5)
     again = replay(folder)
@@ -173,7 +173,7 @@ def test_the_ledger_gives_it_again_bit_for_bit_at_any_update(made):
         at = (begin + final) // 2
         part = replay(folder, at).models
         for m in range(CLIENTS):
-            assert np.array_equal(part[f"client {m}"], rebuild_client(folder, m, at).models[f"client {m}"])
+            assert np.array_equal(part[f"client {m}"], rebuild(folder, at, m).models[f"client {m}"])
 
 
 def test_it_is_what_is_published_and_rebuilt_from_there(made, tmp_path):
@@ -182,7 +182,7 @@ def test_it_is_what_is_published_and_rebuilt_from_there(made, tmp_path):
     assert public.summary()["evaluated_model"] == run.summary["evaluated_model"]
     models = public.models()
     assert all(np.array_equal(models[name], x) for name, x in run.models.items())
-    found = rebuild_clients(public, range(CLIENTS))
+    found = rebuild(public.path)
     assert found.verified
     assert all(np.array_equal(found.models[f"client {m}"], models[f"client {m}"]) for m in range(CLIENTS))
 

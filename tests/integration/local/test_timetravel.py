@@ -9,7 +9,7 @@ import scenarios
 from benchmarks.poisoner import ranked
 from raydpzv.errors import InputError, NotRecomputable
 from raydpzv.experiment.initial_model import MODEL
-from raydpzv.experiment.rebuild import rebuild, rebuild_client
+from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.timetravel import history as of_history
 from raydpzv.timetravel.history import open_history
@@ -78,7 +78,7 @@ def test_a_walk_in_any_order_gives_the_bits_of_a_rebuild(shared, split, monkeypa
             np.testing.assert_array_equal(history.model(MODEL, update), rebuild(shared, update).models[MODEL])
     with open_history(split) as history:
         for update in (60, 7, 31, 30):
-            wanted = rebuild_client(split, 2, update).models["client 2"]
+            wanted = rebuild(split, update, 2).models["client 2"]
             np.testing.assert_array_equal(history.model("client 2", update), wanted)
 
 
@@ -202,7 +202,7 @@ def test_a_run_without_a_client_is_the_replay_of_the_ledger_without_it(kind, sin
 def test_a_vertical_run_without_a_client_keeps_its_model_of_then(split):
     with open_history(split) as history:
         found = what_if(history, 20).leave_out(1)
-        then = rebuild_client(split, 1, 20).models["client 1"]
+        then = rebuild(split, 20, 1).models["client 1"]
         assert found.metrics == history.evaluate(60, {"client 1": then})
         assert found.change == found.metrics.loss - history.evaluate(60).loss != 0
 

@@ -18,7 +18,7 @@ from actors.vertical.driver import _Driver
 from raydpzv.errors import Lost, RunError, Stalled
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.rebuild import rebuild, rebuild_client, replay
+from raydpzv.experiment.rebuild import rebuild, replay
 from raydpzv.experiment.resuming import continued, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.checkpoint import CHECKPOINT
@@ -229,7 +229,7 @@ def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_t
     addresses = {(row["client"], row["step"], row["perturbation"]) for row in rows}
     assert len(addresses) == len(rows) == accounts[0].releases == run.summary["ledger"]["pairs"] == 150
     for client in range(4):
-        assert rebuild_client(tmp_path / "run", client).verified
+        assert rebuild(tmp_path / "run", client=client).verified
         due = [row["due"] for row in run.rows("service").to_pylist() if row["client"] == client]
         assert due == sorted(due)
         assert len(set(due)) == len(due)

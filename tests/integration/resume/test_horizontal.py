@@ -16,7 +16,6 @@ import pytest
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.experiment import rebuild as rebuilding
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, ModelPlan
 from raydpzv.experiment.rebuild import rebuild
@@ -24,6 +23,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.mezo import mezo_settings
+from raydpzv.methods.replica import Replica
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.kills import kill_at
@@ -346,8 +346,8 @@ def test_another_result_than_the_recorded_one_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenarios.run(small("decomfl"), tmp_path / "run")
-    true = rebuilding._replayed
-    monkeypatch.setattr(rebuilding, "_replayed", lambda *given: np.nextafter(true(*given), np.float32(9)))
+    true = Replica.state
+    monkeypatch.setattr(Replica, "state", lambda self: np.nextafter(true(self), np.float32(9)))
     with pytest.raises(ReplayMismatch, match="after update 24") as error:
         rebuild(tmp_path / "run")
     one_line(error.value)

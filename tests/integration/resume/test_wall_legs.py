@@ -244,6 +244,7 @@ def test_a_ledger_without_a_checkpoint_is_continued_with_from_its_first_update(t
     assert end["checkpoints"]["count"] > 0
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_reports_say_where_segments_begin_and_that_clocks_leave_the_gaps_out(tmp_path):
     spec, folder = scenario("frozen"), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=2)

@@ -52,6 +52,12 @@ def test_test_rows_and_owners_come_with_the_data():
     np.testing.assert_array_equal(found.owners, [0, 1, 0, 2])
 
 
+def test_data_without_rows_are_refused():
+    for numbers in (False, True, None):
+        with pytest.raises(DataError, match="data: y has no rows; give at least one record"):
+            own_data((X[:0], Y[:0]), numbers=numbers)
+
+
 def test_whole_numbers_stay_whole():
     assert own_data((X.astype(np.int32), Y)).x.dtype.kind == "i"
     assert own_data((X, Y)).x.dtype.kind == "f"
@@ -66,7 +72,7 @@ def test_whole_numbers_stay_whole():
         ({"x": X, "y": Y, "x_test": X}, "both or none of x_test and y_test"),
         ({"x": X, "y": Y, "z": X}, 'got the name "z"'),
         ((X, Y.astype(float)), r"y is float64 of shape \(4,\): wanted one class a row"),
-        ((X, Y[:0]), "wanted one class a row"),
+        ((X, Y[:0]), "y has no rows"),
         (
             (X, Y.astype(np.uint64) + np.uint64(2**63)),
             "y has whole numbers above .*number the classes from 0",

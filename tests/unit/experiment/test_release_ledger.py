@@ -13,7 +13,7 @@ import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch, RunError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.initial_model import BottomPlan
-from raydpzv.experiment.rebuild import from_ledger, rebuild_client, replay
+from raydpzv.experiment.rebuild import from_ledger, rebuild, replay
 from raydpzv.experiment.release_ledger import LedgerServer, recorded
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key, direction_seed
@@ -157,17 +157,17 @@ def test_a_client_is_rebuilt_from_key_and_ledger_alone(small, tmp_path, law, mom
     )
     run = scenarios.run(small(*settings, *MESSY, "budget.updates=60"), tmp_path / "run")
     for client in range(4):
-        rebuilt = rebuild_client(tmp_path / "run", client)
+        rebuilt = rebuild(tmp_path / "run", client=client)
         assert (rebuilt.updates, rebuilt.verified) == (60, True)
         assert np.array_equal(rebuilt.models[f"client {client}"], run.models[f"client {client}"])
     then = replay(tmp_path / "run", at=25)
-    rebuilt = rebuild_client(tmp_path / "run", 1, 25)
+    rebuilt = rebuild(tmp_path / "run", 25, 1)
     assert rebuilt.verified is None
     assert np.array_equal(rebuilt.models["client 1"], then.models["client 1"])
     with pytest.raises(InputError, match=r"--client: wanted 0..3, got 4"):
-        rebuild_client(tmp_path / "run", 4)
+        rebuild(tmp_path / "run", client=4)
     with pytest.raises(InputError, match=r"--at: wanted 0..60"):
-        rebuild_client(tmp_path / "run", 1, 61)
+        rebuild(tmp_path / "run", 61, 1)
 
 
 def test_a_rebuild_needs_no_data(small, tmp_path, monkeypatch):
@@ -205,8 +205,8 @@ def test_a_changed_scalar_is_found_out(small, tmp_path):
     changed = []
     rewritten(tmp_path / "run", change)
     with pytest.raises(ReplayMismatch, match="is not the one on record"):
-        rebuild_client(tmp_path / "run", changed[0])
-    assert rebuild_client(tmp_path / "run", (changed[0] + 1) % 4).verified
+        rebuild(tmp_path / "run", client=changed[0])
+    assert rebuild(tmp_path / "run", client=(changed[0] + 1) % 4).verified
     with pytest.raises(ReplayMismatch, match="one of them was changed"):
         replay(tmp_path / "run")
 
@@ -221,7 +221,7 @@ def test_a_ledger_that_lacks_updates_is_found_out(small, tmp_path):
     left_out = next(r for r in run.rows("release").to_pylist() if r["round"] == 40)["client"]
     rewritten(tmp_path / "run", lambda updates: [u for u in updates if u.round != 40])
     with pytest.raises(DataError, match=f"lacks steps of client {left_out}"):
-        rebuild_client(tmp_path / "run", left_out)
+        rebuild(tmp_path / "run", client=left_out)
 
 
 def test_a_damaged_ledger_is_named(small, tmp_path):
@@ -230,7 +230,7 @@ def test_a_damaged_ledger_is_named(small, tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    for again in (lambda: rebuild_client(tmp_path / "run", 0), lambda: replay(tmp_path / "run")):
+    for again in (lambda: rebuild(tmp_path / "run", client=0), lambda: replay(tmp_path / "run")):
         with pytest.raises(DataError, match=r"segment-00000\.arrow"):
             again()
 

@@ -48,20 +48,34 @@ class Faulty(nn.Linear):
     ("fault", "complaint"),
     [
         ("random", "two forward calls on the same records differ"),
-        ("mixes", "a record's scores depend on the other records"),
+        ("mixes", "a record's scores depend on the other records of its batch, in its forward call itself"),
         ("sums", "a record's scores depend on the other records"),
         ("pairs", "a record's scores depend on the other records"),
         ("changes", "changes the records it is given"),
         ("counts", "changes a buffer"),
         ("infinite", "its scores of these records are not finite"),
         ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
-        ("wide", r"wanted scores \[6, 3\] of 6 records, got \(6, 2\)"),
+        (
+            "wide",
+            r"wanted scores \[6, 3\] of 6 records, got \(6, 2\); let its last layer give a tensor of 3 numbers",
+        ),
         ("pair", r"wanted scores \[6, 3\] of 6 records, got tuple"),
     ],
 )
 def test_a_module_that_is_no_function_of_a_record_is_refused(fault, complaint):
     with pytest.raises(InputError, match=f"the model: .*{complaint}"):
         check_model(FlatModel(lambda: Faulty(fault), Key(0)), RECORDS, 3, "the model")
+
+
+class Centred(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+
+def test_the_first_layer_that_mixes_records_is_named():
+    make = lambda: nn.Sequential(nn.Linear(4, 5), Centred(), nn.Linear(5, 3))  # noqa: E731
+    with pytest.raises(InputError, match=r'its batch, first in its layer "1" \(Centred\); leave out'):
+        check_model(FlatModel(make, Key(0)), RECORDS, 3, "the model")
 
 
 @pytest.mark.parametrize("records", [RECORDS, RECORDS[:1]])
@@ -90,8 +104,8 @@ def test_a_model_is_made_of_a_class_a_function_or_a_module():
 @pytest.mark.parametrize(
     ("found", "options", "complaint"),
     [
-        (3, {}, "wanted an nn.Module, or a class or function that returns one, got int"),
-        (lambda: 3, {}, "wanted an nn.Module from the call, got int"),
+        (3, {}, "^model: wanted an nn.Module, or a class or function that returns one, got int; give one"),
+        (lambda: 3, {}, "^model: wanted an nn.Module from the call, got int; let it return one"),
         (nn.Linear(2, 2), {"bias": False}, "is a module, which takes none"),
     ],
 )

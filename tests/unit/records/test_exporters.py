@@ -20,6 +20,7 @@ from raydpzv.records import exporters
 from raydpzv.records.callbacks import Fault, RunStart
 from raydpzv.records.exporters import JsonLog, status_scalars
 from raydpzv.registry import LOGS
+from raydpzv.report.page import run_pictures
 from raydpzv.sim.interfaces import Status
 from scenarios.options import chosen_logs
 
@@ -94,6 +95,16 @@ def test_event_files_hold_the_same(logged):
     }
     assert single <= set(found)
     assert {name: value for update, name, value in found if update == 120}["uploads"] == 120
+
+
+def test_event_files_hold_the_pictures_of_the_run(logged):
+    _, folder = logged
+    values = [i for event in events(folder) for i in event.summary.value if i.HasField("image")]
+    found = {i.tag: i.image.encoded_image_string for i in values}
+    assert found == run_pictures(folder)
+    assert "accuracy_over_updates" in found
+    (size,) = {(i.image.width, i.image.height) for i in values if i.tag == "accuracy_over_updates"}
+    assert size[0] > size[1] > 100
 
 
 def test_event_files_are_read_along_and_no_thread_writes_them(tmp_path, monkeypatch):

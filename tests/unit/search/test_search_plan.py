@@ -142,6 +142,24 @@ def test_a_damaged_plan_is_named(tmp_path):
         read_search(tmp_path / "search.toml")
 
 
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (('kind = "loguniform"', 'kind = "grid"'), "wanted settings that are drawn"),
+        (('kind = "loguniform"', 'kind = "grown"'), "wanted settings that are drawn"),
+        (('kind = "loguniform"', 'kind = "loguniform"\nmore = 1'), "more"),
+        (("samples = 5", 'samples = "5"'), "samples"),
+        (("batch = 2", "batch = 0"), "batch"),
+    ],
+)
+def test_a_plan_with_another_value_than_was_written_is_named(tmp_path, edit, said):
+    text = learning().as_toml()
+    assert edit[0] in text
+    (tmp_path / "search.toml").write_text(text.replace(*edit))
+    with pytest.raises(DataError, match=f"no readable plan of a search.*{said}"):
+        read_search(tmp_path / "search.toml")
+
+
 SPACE = (
     Dimension("method.lr", "loguniform", (1e-3, 1e-1)),
     Dimension("method.head", "choice", ("a", [1, 2])),
