@@ -108,7 +108,7 @@ def side_by_side(
         data = put_data(planned.spec for planned in queue)
         below, key = root.absolute() / RUNS_FOLDER, read_key(root)
 
-        def begun(slot: int) -> Any:
+        def started(slot: int) -> Any:
             return start(
                 *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}, each.bundle(), place.group, slot),
                 *(os.getcwd(), each.gpus, data),
@@ -117,24 +117,24 @@ def side_by_side(
         def run(actor: Any, planned: Planned) -> Any:
             return actor.run_planned.remote(planned, str(below / planned.folder), home, key)
 
-        _Slots(begun, run, below, queue, count).run(progress, ended, stop)
+        _Slots(started, run, below, queue, count).run(progress, ended, stop)
 
 
 class _Slots:
     """The actors, their runs, and the runs that are still to do.
 
-    begun: starts the actor of a slot; make: starts a run in an actor, and returns the call; below: the runs' folder.
+    started: starts the actor of a slot; make: starts a run in an actor, and returns the call; below: the runs' folder.
     """
 
     def __init__(
         self,
-        begun: Callable[[int], Any],
+        started: Callable[[int], Any],
         make: Callable[[Any, Planned], Any],
         below: Path,
         queue: Sequence[Planned],
         count: int,
     ) -> None:
-        self._begun, self._make, self._below, self._queue = begun, make, below, list(queue)
+        self._started, self._make, self._below, self._queue = started, make, below, list(queue)
         self._free = list(range(count))
         self._actors: dict[int, Any] = {}
         self._busy: dict[Any, tuple[int, Planned]] = {}
@@ -166,7 +166,7 @@ class _Slots:
 
     def _begin(self, slot: int, planned: Planned) -> None:
         if slot not in self._actors:
-            self._actors[slot] = self._begun(slot)
+            self._actors[slot] = self._started(slot)
         self._busy[self._make(self._actors[slot], planned)] = slot, planned
 
     def _result(self, call: Any) -> tuple[Planned, str]:

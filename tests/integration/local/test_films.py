@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import raydpzv
+from raydpzv.compare.grid import grid_comparison, points, read_grid
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
 from raydpzv.models.lora import LoraModel
@@ -36,12 +38,24 @@ def films(monkeypatch):
 
 def test_scenarios_name_what_the_file_has(films, monkeypatch):
     monkeypatch.chdir(FOLDER)
-    names = {path.stem for path in FOLDER.glob("*.toml")}
-    assert names == {"films_decomfl", "films_head", "films_sign", "films_users"}
+    names = {path.stem for path in FOLDER.glob("films_*.toml")} - {"films_grid"}
+    assert names == {"films_decomfl", "films_head", "films_mezo", "films_sign", "films_users"}
     for name in names:
         spec = raydpzv.load(f"{name}.toml")
         for word in (spec.data.source, spec.model.kind, spec.model.weights):
             assert callable(getattr(films, word.removeprefix("films:")))
+
+
+def test_methods_are_tuned_over_as_many_combinations_each(films, monkeypatch):
+    monkeypatch.chdir(FOLDER)
+    files = [read_grid(FOLDER / f"{name}.toml") for name in ("films_grid", "mezo_grid")]
+    tried = Counter(point.method for file in files for point in points(file))
+    assert len(tried) == 5
+    assert set(tried.values()) == {10}
+    for file in files:
+        specs = [line.spec for line in grid_comparison(file).lines]
+        assert {spec.data.options["held_out"] for spec in specs} == {"tuning"}
+        assert {spec.budget.updates for spec in specs} == {200}
 
 
 def test_missing_packages_are_named_with_the_command(films, monkeypatch):
@@ -112,6 +126,19 @@ def test_other_weights_are_refused_by_their_digest(films, monkeypatch):
 def test_too_long_a_text_is_refused(films):
     with pytest.raises(DataError, match="reads at most 512 tokens, got a length of 513"):
         films.tokens(["a film"], 513)
+
+
+@needs_packages
+def test_tokens_beyond_the_vocabulary_are_refused(films, monkeypatch):
+    monkeypatch.setattr(films, "WORDS", 1000)
+    with pytest.raises(DataError, match=r"gives the token [0-9]+, and MiniLM knows those below 1000"):
+        films.tokens(["a film"])
+
+
+@pytest.mark.parametrize("wrong", [{"inputs": "token"}, {"held_out": "tunning"}, {"hosts": -1}])
+def test_wrong_options_of_the_rows_are_refused(films, wrong):
+    with pytest.raises(DataError, match=rf"data\.options\.{next(iter(wrong))}: wanted"):
+        films.rows(**wrong)
 
 
 def test_the_head_learns_by_scalars_and_by_bits(films, tmp_path):

@@ -21,6 +21,7 @@ from raydpzv.experiment.rebuild import rebuild
 from raydpzv.experiment.runner import run_local
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
+from tests.helpers.kills import kill_at
 
 DRAW = (Key(0) / "rows for adapters").generator()
 Y = DRAW.integers(0, 3, 120)
@@ -98,6 +99,19 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):
     run_local(prepare(scenario), RunOptions(tmp_path / "run", until=15))
     resumed = raydpzv.resume(tmp_path / "run")
     assert resumed.summary["model_digest"] == whole.summary["model_digest"]
+
+
+@pytest.mark.parametrize("method", ["decomfl", "feedsign"])
+def test_a_killed_run_of_adapters_resumes_to_the_same_bits(tmp_path, method):
+    own = {"lr": 0.02, "updates": 24, "record": {"checkpoint_updates": 1}}
+    scenario = horizontal("tests.integration.local.test_lora:Net", method=method, **own)
+    whole, folder = raydpzv.run(scenario), tmp_path / "run"
+    for updates in (9, 17):
+        kill_at(updates, scenario, folder)
+    resumed = raydpzv.resume(folder)
+    for name in ("model_digest", "digest", "bytes_up", "bytes_down"):
+        assert resumed.summary[name] == whole.summary[name], name
+    assert rebuild(folder).verified
 
 
 def test_another_base_is_refused_by_resume(tmp_path):

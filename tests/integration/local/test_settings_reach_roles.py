@@ -320,6 +320,7 @@ METHOD: dict[str, dict[str, Change]] = {
     },
     "Sampled": {"weights": Change(given=("method.cohort=4",))},
     "FeedsignConfig": {"lr_at": LATER},
+    "MezoConfig": {"lr_at": LATER},
     "FedkseedConfig": {"lr_at": LATER},
     "FzooConfig": {"lr_at": Change("[[3, 1e-3]]"), "asynchronous": Change("true", ONE_STEP)},
     "WeightsConfig": {"dampening": Change(given=("method.momentum=0.5",))},

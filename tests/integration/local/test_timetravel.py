@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -244,6 +246,16 @@ def test_what_cannot_be_told_is_refused(shared, tmp_path):
     assert "--stale: wanted a number from 1 on" in complaint(call("step", shared, "--stale", -1))
     assert "has no ledger" in complaint(call("step", tmp_path / "weights"))
     assert "not a run folder" in complaint(call("step", tmp_path / "nothing"))
+
+
+def test_a_run_without_an_end_says_that_rows_may_be_missing(shared, tmp_path):
+    shutil.copytree(shared, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    assert (
+        "unfinished: rows of the last updates may be missing"
+        in call("step", tmp_path / "run", "--at", 3).stdout
+    )
+    assert "unfinished" not in call("step", shared, "--at", 3).stdout
 
 
 def test_the_command_shows_a_moment_a_search_and_absences(shared):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import ray
 
@@ -32,7 +30,7 @@ def test_throughput_finishes_on_ray(monkeypatch, tmp_path):
     throughput = module("vfl_throughput", monkeypatch)
     found = figures(
         *("vfl_throughput", monkeypatch, tmp_path, "--repeats", "1"),
-        WORKS={5: 150},
+        WORKS={5: 300},
         CLIENTS="split.clients=2",
         ON_RAY=throughput.ON_RAY[1::2],
     )
@@ -65,8 +63,6 @@ def test_a_lane_that_loses_an_end_keeps_its_digest_or_says_so(monkeypatch, tmp_p
 @pytest.mark.slow
 def test_a_run_that_loses_a_process_keeps_its_digest(monkeypatch, tmp_path):
     """Clients that pull; of other methods test_losses.py tells."""
-    (case,) = [case for case in module("fault_kills", monkeypatch).CASES if case.name == "decomfl_async"]
-    few = dataclasses.replace(case, updates=dict.fromkeys(case.updates, 600))
-    found = figures("fault_kills", monkeypatch, tmp_path, "--kills", "1", CASES=[few])
+    found = figures("fault_kills", monkeypatch, tmp_path, "--case", "decomfl_async", "--kills", "1")
     assert found["wrong"] == []
     assert [(o["end"], o["ended"]) for o in found["outcomes"]] == [("host", "same digest")]

@@ -149,6 +149,10 @@ VIRTUAL = {
         changed(DECOMFL, "method.name=fedkseed", "method.pool=64"),
         (HOSTS, *CALLS),
     ),
+    "horizontal, socket, normalised steps, 1 host": (
+        changed(DECOMFL, "method.name=fzoo"),
+        ("resources.hosts=1",),
+    ),
     "horizontal, calls, weights": (fedavg, (HOSTS, *CALLS)),
     "horizontal, socket, products, 4 hosts": (changed(DECOMFL, *PRODUCTS), ("resources.hosts=4",)),
     "vertical, socket, products": (changed(DPZV, *PRODUCTS), (ACTORS,)),

@@ -183,3 +183,26 @@ def test_a_made_comparison_holds_values_of_its_grid_alone(name):
     assert made.keys() == offered.keys()
     for who, values in made.items():
         assert sum(point <= values for point in offered[who]) == 1, who
+
+
+def test_a_choice_on_other_rows_is_made_by_the_accuracy_on_them(tmp_path):
+    held_out = 'held_out = ["data.test_rows=100"]\n[grid]'
+    file = grid_file(tmp_path, **{"[grid]": held_out})
+    specs = [line.spec for line in grid_comparison(file).lines]
+    assert {(spec.data.test_rows, spec.data.validation_fraction) for spec in specs} == {(100, None)}
+    runs, curves = tables(file, lambda p, s: 1.0 if "lr=0.003" in p.label else 0.3)
+    best = [c.point.values[0] for c in choose(file, runs, curves)[:2]]
+    assert best == ["method.lr=0.001"] * 2, (
+        "by accuracy, which these tables make the opposite of validation's"
+    )
+    text = chosen_file(file, choose(file, runs, curves), "x")
+    assert "# Chosen by the accuracy at the end on the rows that data.test_rows=100" in text
+    assert "held_out =" not in text
+    assert "test_rows" not in text.split("\n", 2)[2]
+
+
+def test_held_out_takes_settings_of_the_rows_alone(tmp_path):
+    with pytest.raises(
+        SpecError, match=r"held_out: wanted settings of \[data\] and \[split\], got method.lr=1"
+    ):
+        grid_file(tmp_path, **{"[grid]": 'held_out = ["method.lr=1"]\n[grid]'})
