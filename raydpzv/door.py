@@ -111,12 +111,10 @@ def vertical(
     many, names = len(views), list(views) if isinstance(views, Mapping) else []
     if isinstance(bottoms, Mapping):
         if bottoms.keys() != set(names):
-            wanted = (
-                f"a model of each view by name ({', '.join(map(str, names))})"
-                if names
-                else "a list, as of views"
+            wanted = ", ".join(map(str, names)) or "none: give a list"
+            raise SpecError(
+                f"bottoms: wanted the names of views ({wanted}), got {', '.join(map(str, bottoms))}"
             )
-            raise SpecError(f"bottoms: wanted {wanted}, got {', '.join(map(str, bottoms))}")
         bottoms = [bottoms[name] for name in names]
     listed = list(bottoms) if isinstance(bottoms, list | tuple) else [bottoms] * many
     if len(listed) != many:

@@ -79,7 +79,7 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     check_not_midway(path)
     if folder.completed_by() is None:
         why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else unended(path)
-        raise InputError(f"{path}: this run has not come to its end, so what it releases is not known; {why}")
+        raise InputError(f"{path}: this run has not finished, so what it releases is not known; {why}")
     prepared = cast(PreparedVertical, prepared_again(spec, folder))
     check_same(prepared, folder)
     if prepared.setting is None:

@@ -88,7 +88,7 @@ def finished(folder: RunFolder) -> dict[str, Any]:
     summary = folder.summary()
     if summary.get("status") != "done":
         raise InputError(
-            f"{folder.path}: the run has not come to its end ({shown(str(summary.get('stopped_by')))}), and only a "
+            f"{folder.path}: the run has not finished ({shown(str(summary.get('stopped_by')))}), and only a "
             "finished one is published; continue it, or run it again"
         )
     return summary

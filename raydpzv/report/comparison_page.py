@@ -85,7 +85,7 @@ def comparison_page(compared: Compared, about: About, form: str = "png", version
     folded = table(compared.runs, compared.curves, about.targets)
     found = _pictures(folded, compared, about.targets)
     missing = [
-        (name.replace("_", " "), why if len(compared.curves) else "no run has come to its end")
+        (name.replace("_", " "), why if len(compared.curves) else "no run has finished")
         for name, why in _NOT_DRAWN.items()
         if found[name] is None
     ]

@@ -228,4 +228,4 @@ def _without(runs: pa.Table, noised: set[Place]) -> Iterable[str]:
         yield f"{'; '.join(plain)}: no noise, no ε."
     for (label, epsilon), asked in places.items():
         if asked and (label, epsilon) not in noised:
-            yield f"{named(label, epsilon)}: no run has come to its end, no ε is stated."
+            yield f"{named(label, epsilon)}: no run has finished, no ε is stated."

@@ -83,9 +83,9 @@ def _print_unended(run: Path, updates: int | None) -> None:
     folder = RunFolder.open(run)
     if folder.has_summary():
         if (status := folder.summary().get("status")) != "done":
-            print(f"the run has not come to its end: it {'failed' if status == 'failed' else 'was stopped'}")
+            print(f"the run has not finished: it {'failed' if status == 'failed' else 'was stopped'}")
         return
-    print(f"the run has not come to its end: {midway(run) or unended(run)}")
+    print(f"the run has not finished: {midway(run) or unended(run)}")
     if updates is None or not folder.ledger.exists():
         return
     with Ledger.open(folder.ledger) as ledger:

@@ -315,7 +315,7 @@ def test_what_cannot_be_audited_is_refused(demo, tmp_path):
     (run / "operator.json").rename(tmp_path / "operator.json")
     assert "operator.json" in complaint(run)
     (run / "summary.json").unlink()
-    assert "this run has not come to its end" in complaint(run)
+    assert "this run has not finished" in complaint(run)
     assert "the run was killed; continue it first" in complaint(run)
     with FileLock(run / ".lock"):
         assert "another process is writing this run" in complaint(run)

@@ -193,10 +193,10 @@ def test_replay_checks_and_writes_models(finished, tmp_path):
 def test_a_replay_says_of_a_run_without_an_end_that_it_has_none_and_what_its_ledger_has_beyond(
     finished, tmp_path
 ):
-    assert "come to its end" not in call("replay", finished).stdout
+    assert "has not finished" not in call("replay", finished).stdout
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "summary.json").unlink()
-    said = "the run has not come to its end: "
+    said = "the run has not finished: "
     all_of_it = call("replay", folder).stdout
     assert f"{said}the run was killed; continue it first: raydpzv resume {folder}" in all_of_it
     assert "its ledger continues" not in all_of_it
@@ -222,8 +222,8 @@ def test_a_replay_says_of_a_run_that_was_stopped_or_failed_that_it_has_not_come_
     summary = json.loads((folder / "summary.json").read_text())
     for status, said in (("stopped", "it was stopped"), ("failed", "it failed")):
         (folder / "summary.json").write_text(json.dumps(summary | {"status": status}))
-        assert f"the run has not come to its end: {said}\n" in call("replay", folder, "--client", 1).stdout
-    assert "come to its end" not in call("replay", finished, "--client", 1).stdout
+        assert f"the run has not finished: {said}\n" in call("replay", folder, "--client", 1).stdout
+    assert "has not finished" not in call("replay", finished, "--client", 1).stdout
 
 
 def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):

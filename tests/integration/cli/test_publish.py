@@ -217,9 +217,7 @@ def test_what_may_not_leave_is_refused_with_the_reason(made, small, tmp_path):
     assert "is not private, so nothing of it may leave: the server trains its head on labels" in said
     stop, progress = stop_after(5)
     scenarios.run(small(*FROZEN), tmp_path / "stopped", progress=progress, stop=stop)
-    assert "has not come to its end" in complaint(
-        call("publish", tmp_path / "stopped", "--out", tmp_path / "out")
-    )
+    assert "has not finished" in complaint(call("publish", tmp_path / "stopped", "--out", tmp_path / "out"))
     (tmp_path / "stopped" / "summary.json").unlink()
     assert "continue it first" in complaint(call("publish", tmp_path / "stopped", "--out", tmp_path / "out"))
     assert "published of a run already" in complaint(call("publish", public, "--out", tmp_path / "out"))

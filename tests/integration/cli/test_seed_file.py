@@ -140,7 +140,7 @@ def test_what_may_not_leave_is_refused_with_the_reason(small, tmp_path):
     assert "shift seeds by a secret" in complaint(call("publish", tmp_path / "secret", *out))
     stop, progress = stop_after(5)
     scenarios.run(small_horizontal("mezo"), tmp_path / "stopped", progress=progress, stop=stop)
-    assert "has not come to its end" in complaint(call("publish", tmp_path / "stopped", *out))
+    assert "has not finished" in complaint(call("publish", tmp_path / "stopped", *out))
     scenarios.run(small_horizontal("fedavg"), tmp_path / "weights")
     assert "keeps no ledger of seeds and scalars" in complaint(call("publish", tmp_path / "weights", *out))
     assert not (tmp_path / "run.seeds").exists()

@@ -169,7 +169,7 @@ def test_a_copy_of_a_run_under_way_is_not_sent_to_continue_with_it_here(uri):
         assert f"copy: is a copy of {uri} from before its run ended" in line
         assert bring in line
         assert on in line
-    assert "the run has not come to its end: is a copy of " in call("replay", "copy").stdout
+    assert "the run has not finished: is a copy of " in call("replay", "copy").stdout
     Path("first/summary.json").unlink()  # which an error that is raised here leaves, and a kill does not
     # where it was made going on is the right thing, and so says the folder
     assert "continue it first: raydpzv resume first" in call("report", "first").stderr

@@ -125,9 +125,7 @@ def test_a_multiplier_stands_with_its_lines_whose_epsilon_follows(tmp_path):
         found.runs.schema.get_field_index("outcome"), "outcome", pa.array(["failed", "ok"])
     )
     nothing = found.claims.slice(0, 0)
-    assert compared_privacy(nothing, lost).without[1] == (
-        "AVG, σ = 5: no run has come to its end, no ε is stated."
-    )
+    assert compared_privacy(nothing, lost).without[1] == ("AVG, σ = 5: no run has finished, no ε is stated.")
     assert "of the lines with noise no run has a result" in privacy_line(nothing, lost)
     titles = {ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes}
     assert "no noise" not in titles

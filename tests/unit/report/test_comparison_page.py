@@ -118,7 +118,7 @@ def test_all_runs_failed_before_they_began(tmp_path: Path) -> None:
     made.curves.clear()
     page = Page(write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8"))
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == {"accuracy_over_epsilon"}
-    assert "accuracy over updates is left out: no run has come to its end." in page.words
+    assert "accuracy over updates is left out: no run has finished." in page.words
     assert "2 failed" in page.words
     assert "No run reached it." in page.words
     assert page.words.count("no memory") == 2

@@ -176,7 +176,7 @@ def test_lines_without_noise_say_so() -> None:
     assert found.rows == ()
     assert found.without == (
         "a; b: no noise, no ε.",
-        "b, calibrated to ε = 1: no run has come to its end, no ε is stated.",
+        "b, calibrated to ε = 1: no run has finished, no ε is stated.",
     )
     assert "a; b: no noise, no ε." in printed(made.tables, [])
 
