@@ -20,6 +20,7 @@ from raydpzv.arrow_columns import array
 from raydpzv.errors import DataError, RaydpzvError
 from raydpzv.experiment.initial_model import BottomPlan, ModelPlan
 from raydpzv.experiment.local_session import one_thread
+from raydpzv.files import json_number
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
@@ -214,11 +215,12 @@ def _terms(spent: np.ndarray, claim: Mapping[str, Any]) -> list[tuple[int, str]]
 
 
 def _ranking(kept: Mapping[str, Any], view: RunView) -> Data:
-    """Return both ends of a ranking: place, client, by how much the loss changes without it."""
+    """Return both ends of a ranking as text: place, client, by how much the loss changes without it."""
     rows = list(enumerate(kept["rows"], 1))
     shown = rows if len(rows) <= 2 * _RANKED else rows[:_RANKED] + rows[-_RANKED:]
     lines = [
-        (place, label(int(client), view.party_names), float(change)) for place, (client, change, *_) in shown
+        (str(place), label(int(client), view.party_names), f"{json_number(change):+.4f}")
+        for place, (client, change, *_) in shown
     ]
     return {"since": int(kept["since"]), "clients": len(rows), "lines": lines}
 
