@@ -195,8 +195,8 @@ def _from_rows(
     if "clipped" in kept:
         clipped = np.array(kept["clipped"], np.int64)
         columns["clipped"] = _Column(clipped)
-        binds = np.flatnonzero(begins(clipped))
-        keen.append(binds[: most // 40])
+        binds = np.flatnonzero(begins(clipped))[: most // 80]
+        keen.append(np.concatenate((binds - 1, binds)))  # the update before shows that it did not bind there
     if "ranking" in kept:
         found["ranking"] = _ranking(kept["ranking"], view)
     return [*keen, extremes(stale.astype(float), most // 80)]

@@ -12,6 +12,7 @@ import raydpzv
 import scenarios
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
+from raydpzv.records.moments import begins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import page_steps
 from raydpzv.report.page import write_page
@@ -215,3 +216,19 @@ def test_the_page_of_a_diverged_run_shows_a_ranking_without_finite_losses(tmp_pa
         assert "nan%" not in "".join(walk.lines())
     page, _ = write_page([tmp_path / "run"])
     assert "<td>+nan</td>" in page.read_text()
+
+
+@needs_chromium
+def test_the_clip_button_of_a_thinned_page_goes_where_the_clip_began_to_bind(
+    browser, split, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(page_steps, "ROOM", 1600)
+    browser.open(write_page([split], tmp_path)[0])
+    with open_history(split) as history:
+        begun = set(np.flatnonzero(begins(history.clipped)).tolist())
+    found, value = [], "Number(document.querySelector('#moment-number').value)"
+    for _ in range(61):
+        browser.run("document.querySelector('#next-clip').click()")
+        found.append(browser.run(value))
+    assert 0 < len(set(found)) < len(begun)
+    assert set(found) <= begun
