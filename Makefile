@@ -51,7 +51,7 @@ films: $(INSTALLED)
 # the variable silences what Material says of MkDocs 2, which is not used here
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(INSTALLED)
-	@test -x $(BIN)/mkdocs || $(DOCS)
+	@$(BIN)/python -c 'import mkdocs, material, mkdocstrings_handlers.python' 2>/dev/null || $(DOCS)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --strict --site-dir site
 	@echo "site: $(CURDIR)/site/index.html"
 

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from importlib.machinery import PathFinder
 from itertools import chain
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -169,35 +170,44 @@ def own_digests(names: Iterable[str], key: bytes) -> dict[str, str]:
 
 
 def own_files(module: str) -> dict[str, Path]:
-    """Return the files of a user's module and of all of the user's that it imports, read off their source, by name."""
+    """Return the files of a user's module and of all of the user's that it imports, read off their source, by name.
+
+    No module is imported for it: what the user's code never imports may fail, or do anything.
+    """
     found: dict[str, Path] = {}
-    places: dict[str, Path | None] = {}
+    places: dict[str, tuple[Path | None, list[str]]] = {}
     left = [module]
     while left:
-        parts = left.pop().split(".")
+        parts, inside = left.pop().split("."), list[str]()
         for end in range(1, len(parts) + 1):  # a package's own file runs before its modules'
             name = ".".join(parts[:end])
             if name not in places:
-                place = places[name] = _own_place(name)
+                place, _ = places[name] = _own_place(name, inside)
                 if place is not None and place.is_file():
                     found[name] = place
                     left += _imports(place, name)
-            if places[name] is None:
+            place, inside = places[name]
+            if place is None:
                 break
     return found
 
 
-def _own_place(name: str) -> Path | None:
-    """Return the file of a user's module, or the folder of a package without one; None: it is not the user's."""
-    module = sys.modules.get(name)
-    try:
-        spec = None if name == "__main__" else importlib.util.find_spec(name)
-    except (ImportError, AttributeError, ValueError):  # an attribute of a module, or one without a spec
-        spec = None
-    file = getattr(module, "__file__", None) or (spec.origin if spec else None)
-    folders = list(spec.submodule_search_locations or ()) if spec else []
+def _own_place(name: str, inside: list[str]) -> tuple[Path | None, list[str]]:
+    """Return a user's module's file, or the folder of a package without one, and the folders of a package's modules.
+
+    inside: those folders of the package that it is in. None: it is not the user's.
+    """
+    if (module := sys.modules.get(name)) is not None:
+        file, folders = getattr(module, "__file__", None), list(getattr(module, "__path__", ()))
+    else:
+        try:
+            package, _, last = name.rpartition(".")
+            spec = PathFinder.find_spec(last, inside) if package else importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        file, folders = (spec.origin, list(spec.submodule_search_locations or ())) if spec else (None, [])
     place = file or next(iter(folders), None)
-    return None if place is None or _is_installed(name, place) else Path(place)
+    return (None if place is None or _is_installed(name, place) else Path(place)), folders
 
 
 def _imports(file: Path, name: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from raydpzv.arrow_columns import array
 from raydpzv.errors import DataError, RaydpzvError
 from raydpzv.experiment.initial_model import BottomPlan, ModelPlan
 from raydpzv.experiment.local_session import one_thread
+from raydpzv.files import json_number
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
@@ -194,8 +195,8 @@ def _from_rows(
     if "clipped" in kept:
         clipped = np.array(kept["clipped"], np.int64)
         columns["clipped"] = _Column(clipped)
-        binds = np.flatnonzero(begins(clipped))
-        keen.append(binds[: most // 40])
+        binds = np.flatnonzero(begins(clipped))[: most // 80]
+        keen.append(np.concatenate((binds - 1, binds)))  # the update before shows that it did not bind there
     if "ranking" in kept:
         found["ranking"] = _ranking(kept["ranking"], view)
     return [*keen, extremes(stale.astype(float), most // 80)]
@@ -214,11 +215,12 @@ def _terms(spent: np.ndarray, claim: Mapping[str, Any]) -> list[tuple[int, str]]
 
 
 def _ranking(kept: Mapping[str, Any], view: RunView) -> Data:
-    """Return both ends of a ranking: place, client, by how much the loss changes without it."""
+    """Return both ends of a ranking as text: place, client, by how much the loss changes without it."""
     rows = list(enumerate(kept["rows"], 1))
     shown = rows if len(rows) <= 2 * _RANKED else rows[:_RANKED] + rows[-_RANKED:]
     lines = [
-        (place, label(int(client), view.party_names), float(change)) for place, (client, change, *_) in shown
+        (str(place), label(int(client), view.party_names), f"{json_number(change):+.4f}")
+        for place, (client, change, *_) in shown
     ]
     return {"since": int(kept["since"]), "clients": len(rows), "lines": lines}
 

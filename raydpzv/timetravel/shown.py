@@ -36,7 +36,7 @@ def lines_of(moment: Moment, updates: int, metrics: Metrics | None) -> Iterator[
         yield f"  loss       {moment.loss:.4f} on the batches"
     if metrics:
         yield f"  held out   {result(metrics)}"
-    if moment.evaluated:
+    if moment.evaluated and not math.isnan(moment.evaluated[1]):  # numbers and times have none
         update, accuracy = moment.evaluated
         yield f"  recorded   accuracy {accuracy:.2%} after update {update}"
     if moment.epsilon is not None:
@@ -51,8 +51,10 @@ def result(metrics: Metrics) -> str:
 
 def absence_line(absence: Absence) -> str:
     """Return what the run's end would have been without a client."""
-    change = f"{abs(absence.change):.4f} {'lower' if absence.change < 0 else 'higher'}"
-    return f"without client {absence.client}: {result(absence.metrics)} ({change} loss)"
+    change = f"{abs(absence.change):.4f} {'lower' if absence.change < 0 else 'higher'} loss"
+    if math.isnan(absence.change):
+        change = "no finite loss to compare"
+    return f"without client {absence.client}: {result(absence.metrics)} ({change})"
 
 
 def ranking_lines(ranked: Sequence[Absence], most: int | None) -> Iterator[str]:

@@ -10,6 +10,7 @@ not happen. No query is asked again: clients would have answered others at other
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -71,12 +72,12 @@ class WhatIf(ABC):
             return Absence(client, found, _judged(found).loss - _judged(self.history.evaluate(last)).loss)
 
     def ranked(self, progress: Progress = lambda done, all: None) -> list[Absence]:
-        """Return all clients, the one whose absence lowers the held-out loss most first."""
+        """Return all clients, the one whose absence lowers the held-out loss most first; last those without a loss."""
         found = []
         for client in range(self.clients):
             found.append(self.leave_out(client))
             progress(client + 1, self.clients)
-        return sorted(found, key=lambda absence: absence.change)
+        return sorted(found, key=lambda absence: (math.isnan(absence.change), absence.change))
 
 
 class VerticalWhatIf(WhatIf):

@@ -491,6 +491,14 @@ def test_files_of_a_module_are_those_that_it_imports_in_any_depth(package, loade
     }
 
 
+def test_no_module_that_the_code_never_imports_is_imported(package):
+    (package / "deep" / "more").mkdir(parents=True, exist_ok=True)
+    (package / "parts.py").write_text("def never():\n    import own_pack.deep.more.last\n")
+    (package / "deep" / "more" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (package / "deep" / "more" / "last.py").touch()
+    assert {"own_pack.deep.more", "own_pack.deep.more.last"} <= set(own_files("own_pack.nets"))
+
+
 def test_a_module_that_cannot_be_parsed_counts_by_its_bytes(package):
     (package / "parts.py").write_text("def (:\n")
     assert set(own_files("own_pack.nets")) == {"own_pack", "own_pack.nets", "own_pack.parts"}

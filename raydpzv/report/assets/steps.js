@@ -96,7 +96,7 @@
     const fell = run.scores ? run.scores.findIndex((score, k) => k && run.evaluated[k] > run.at[place] && score < run.scores[k - 1]) : -1;
     go(fell < 0 ? -1 : placeOf(run.evaluated[fell]), () => `Accuracy fell from ${scored(run, run.scores[fell - 1])} to ${scored(run, run.scores[fell])}, as evaluated.`, "No evaluation fell");
   });
-  byId("next-clip").addEventListener("click", () => go(after((k) => run.clipped[k] && !run.clipped[k - 1]), (k) => `The clip began to bind: ${records(run.clipped[k])}.`, "The clip did not begin to bind"));
+  byId("next-clip").addEventListener("click", () => go(after((k) => run.clipped[k] && !run.clipped[k - 1] && run.at[k] === run.at[k - 1] + 1), (k) => `The clip began to bind: ${records(run.clipped[k])}.`, "The clip did not begin to bind"));
   byId("next-stale").addEventListener("click", () => {
     const least = Math.max(Number(byId("stale-least").value), 1);
     go(after((k) => run.stale[k] >= least), (k) => `${plain(run.stale[k])} updates old.`, `Nothing was ${plain(least)} updates old`);

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import raydpzv
 import scenarios
+from raydpzv.errors import Diverged
+from raydpzv.keys import Key
+from raydpzv.records.moments import begins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import page_steps
 from raydpzv.report.page import write_page
 from raydpzv.report.run_tables import RunView
 from raydpzv.timetravel.history import open_history
+from scenarios.commands.step import _Walk
 from tests.helpers import small_horizontal
 from tests.helpers.browser import AXE, CHROMIUM, tab
 from tests.helpers.commands import call
@@ -197,3 +202,35 @@ def test_a_run_of_too_many_updates_keeps_evaluations_and_says_how_many(split):
     assert few["at"]["type"] == "u1"
     size = sum(len(column["bytes"]) for column in few["columns"].values())
     assert size < 1.3 * 1200
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_the_page_of_a_diverged_run_shows_a_ranking_without_finite_losses(tmp_path):
+    x = Key(0).generator().standard_normal((120, 8)).astype(np.float32)
+    spec = raydpzv.horizontal(
+        *("mlp", (x, x[:, :1])), clients=4, cohort=2, loss="squared_error", lr=1e9, updates=12
+    )
+    with pytest.raises(Diverged):
+        raydpzv.run(spec, tmp_path / "run")
+    with open_history(tmp_path / "run") as history:
+        walk = _Walk(history, quiet=True)
+        assert "no finite loss to compare" in list(walk.rank())[-1]
+        assert "nan%" not in "".join(walk.lines())
+    page, _ = write_page([tmp_path / "run"])
+    assert "<td>+nan</td>" in page.read_text()
+
+
+@needs_chromium
+def test_the_clip_button_of_a_thinned_page_goes_where_the_clip_began_to_bind(
+    browser, split, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(page_steps, "ROOM", 1600)
+    browser.open(write_page([split], tmp_path)[0])
+    with open_history(split) as history:
+        begun = set(np.flatnonzero(begins(history.clipped)).tolist())
+    found, value = [], "Number(document.querySelector('#moment-number').value)"
+    for _ in range(61):
+        browser.run("document.querySelector('#next-clip').click()")
+        found.append(browser.run(value))
+    assert 0 < len(set(found)) < len(begun)
+    assert set(found) <= begun

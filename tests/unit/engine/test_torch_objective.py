@@ -15,6 +15,7 @@ from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
+from raydpzv.methods.horizontal.seeded_clients import central_differences
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.whole import whole
 from raydpzv.zo import kernels
@@ -212,6 +213,19 @@ def test_central_losses_are_those_of_both_amounts(
         np.testing.assert_array_equal(losses, expected)
     assert not np.array_equal(*found)
     np.testing.assert_array_equal(ours.losses(at, along, 1e-2, rows), wanted[0])  # scratch is as before
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_mean_of_central_losses_has_the_same_bits_whichever_clients_are_here(
+    monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    """From eight directions on, numpy adds a row in another order than a column."""
+    if large:
+        monkeypatch.setattr(under_test, "_LARGE", 0)
+    f, rows = objective("mlp"), batches(5, 4, 6, 5, 3)
+    at, along = f.initial(Key(2)), directions(f.size, 16)
+    together = central_differences(f, at, along, 1e-2, rows)[0]
+    assert together == [central_differences(f, at, along, 1e-2, [batch])[0][0] for batch in rows]
 
 
 def test_losses_keep_float64_of_the_float32_scores() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from raydpzv.engine.split_model import Metrics
-from raydpzv.timetravel.shown import ranking_lines, ranking_table
+from raydpzv.timetravel.shown import absence_line, ranking_lines, ranking_table
 from raydpzv.timetravel.what_if import Absence
 
 RANKED = [Absence(client, Metrics(0.5, client / 10, 0.1), client / 10 - 1) for client in range(25)]
@@ -27,3 +29,8 @@ def test_the_table_has_a_row_for_each_client() -> None:
     assert head == ("place", "client", "change", "loss", "accuracy")
     assert rows[3] == (4, 3, RANKED[3].change, 0.3, 0.5)
     assert len(rows) == 25
+
+
+def test_an_absence_without_a_finite_loss_is_neither_higher_nor_lower() -> None:
+    line = absence_line(Absence(3, Metrics(math.nan, math.nan, 0.1), math.nan))
+    assert line == "without client 3: loss nan (no finite loss to compare)"

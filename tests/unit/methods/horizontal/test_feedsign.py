@@ -115,7 +115,9 @@ def test_packed_signs_are_read_back_in_their_order() -> None:
 
 def test_a_loss_that_is_not_finite_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bit cannot say that there is no sign: the client says so itself."""
-    losses = CompiledObjective.losses
-    monkeypatch.setattr(CompiledObjective, "losses", lambda *given: losses(*given) * np.nan)
+    losses = CompiledObjective.central_losses
+    monkeypatch.setattr(
+        CompiledObjective, "central_losses", lambda *given: tuple(side * np.nan for side in losses(*given))
+    )
     with pytest.raises(RunError, match=r"client \d sent a scalar that is not finite for update 1"):
         SoftmaxByHand("feedsign").run()
