@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from raydpzv.arrow_columns import array
 from raydpzv.errors import DataError
@@ -33,8 +32,8 @@ def update_rounds(rows: Rows, updates: int) -> np.ndarray:
     release = rows["release"]
     if not release.num_rows:
         return np.arange(updates + 1)
-    first = release.filter(pc.equal(release["perturbation"], 0))["round"]
-    found = np.concatenate(([0], np.sort(array(first))))
+    first = array(release["round"])[array(release["perturbation"]) == 0]
+    found = np.concatenate(([0], np.sort(first)))
     if len(found) <= updates:
         raise DataError(
             f"the ledger has {updates} updates, the rows only {len(found) - 1} releases; continue the run with "

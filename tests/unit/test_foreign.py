@@ -330,7 +330,7 @@ def test_a_module_of_a_script_has_the_same_handle_in_every_process(tmp_path):
     [
         ("raydpzv.models.bottoms:mlq", r'has no mlq. Did you mean "mlp"\?'),
         ("no_such_module:x", "cannot be imported .ModuleNotFoundError: No module named 'no_such_module'."),
-        ("here:Net-00000000", "wanted the object Net, which another process has"),
+        ("here:Elsewhere-00000000", "wanted the object Elsewhere, which another process has"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused(word, complaint):

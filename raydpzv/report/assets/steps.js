@@ -78,7 +78,7 @@
     Object.assign(slider, { max: run.at.length - 1 });
     Object.assign(number, { max: about.last });
     byId("fallen").textContent = about.score || "";
-    byId("next-fall").hidden = about.score !== "accuracy";
+    byId("next-fall").hidden = about.form !== "percent";
     byId("next-clip").hidden = !run.clipped;
     for (const box of [byId("next-stale"), byId("stale-least").parentElement]) box.hidden = !run.stale?.some((age) => age);
     const notes = [`${plain(about.last)} updates.`];

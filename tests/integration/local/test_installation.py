@@ -71,6 +71,7 @@ def test_ray_is_a_plain_dependency_and_the_extras_keep_their_names() -> None:
     assert named == {name for name, lines in extras.items() if lines} - {
         "all",
         "dev",
+        "docs",
         "mlflow",
         "trackio",
         "transformers",
