@@ -45,7 +45,7 @@ class RunSlot:
             os.chdir(workplace)  # a scenario's relative paths start there
         self._status, self._stop = Status(), threading.Event()
 
-    def run_planned(self, planned: Planned, folder: str, home: str, key: bytes) -> tuple[str, bytes]:
+    def run_planned(self, planned: Planned, folder: str, home: str, key: bytes, _: None) -> tuple[str, bytes]:
         """Do one run; return why it has no result, and its folder, packed, if this is not the machine `home`."""
         import ray
 
@@ -108,14 +108,18 @@ def side_by_side(
         data = put_data(planned.spec for planned in queue)
         below, key = root.absolute() / RUNS_FOLDER, read_key(root)
 
+        made: dict[Any, Any] = {}
+
         def started(slot: int) -> Any:
-            return start(
+            actor, made[actor] = start(
                 *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}, each.bundle(), place.group, slot),
                 *(os.getcwd(), each.gpus, data),
-            )[0]
+            )
+            return actor
 
         def run(actor: Any, planned: Planned) -> Any:
-            return actor.run_planned.remote(planned, str(below / planned.folder), home, key)
+            # once the actor is made: two threads would import an own module at once
+            return actor.run_planned.remote(planned, str(below / planned.folder), home, key, made[actor])
 
         _Slots(started, run, below, queue, count).run(progress, ended, stop)
 

@@ -194,16 +194,12 @@ def _unmapped(error: Exception, module: torch.nn.Module) -> InputError:
         layer = frame.f_locals.get(code.co_varnames[0]) if code.co_name == "forward" else None
         if layer is not None and id(layer) in names:
             name = names[id(layer)]
-            of = (
-                f'layer "{name}" ({type(layer).__name__})'
-                if name
-                else f"forward call ({type(layer).__name__})"
-            )
-            place = f"model.head: its {of}, line {line} of {Path(code.co_filename).name},"
+            of = f'layer "{name}"' if name else "forward call"
+            file = Path(code.co_filename).name
+            place = f"model.head: its {of} ({type(layer).__name__}), line {line} of {file},"
     text = " ".join(str(cause).split()).partition(". ")[0]
-    why = (
-        "" if text.startswith("vmap") else f" ({type(cause).__name__}: {text})"
-    )  # of branches the cure says enough
+    # of branches the cure says enough
+    why = "" if text.startswith("vmap") else f" ({type(cause).__name__}: {text})"
     return InputError(
         f'{place} cannot be mapped over records, whose own gradients method.server = "dp_sgd" clips{why}; compute '
         "without branches on values, item() and random numbers, such as with torch.where in place of if, or use "
