@@ -304,8 +304,8 @@ def _of_times(y_DT: np.ndarray, part: str) -> dict[str, Any]:
     """Return survival times and events as a table has them; part: their name among the data. Raises DataError."""
     if y_DT.shape[1] != 2 or not np.isin(y_DT[:, 1], (0, 1)).all():
         raise DataError(
-            f'data: model.loss = "cox" wants {part} of a time and an event a row, [{len(y_DT)}, 2], an event being 1, or 0 '
-            f"for censored, got {list(y_DT.shape)}{_wrong_event(y_DT)}"
+            f'data: model.loss = "cox" wants {part} of a time and an event a row, [{len(y_DT)}, 2], an event '
+            f"being 1, or 0 for censored, got {list(y_DT.shape)}{_wrong_event(y_DT)}"
         )
     check_times(y_DT[:, 0], f"data: column 0 of {part}")
     return {"y": y_DT[:, 1].astype(np.int64), "classes": 2, "times": y_DT[:, 0]}

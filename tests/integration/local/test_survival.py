@@ -166,7 +166,11 @@ def test_vertical_methods_learn_survival_times(parties, method, lr, tmp_path):
         ("dpzv", ["privacy.clip=1.0"], r"privacy\.clip: bounds the slope of each record"),
         ("czofo", ["method.variant=per_row"], r"method\.variant: .* no loss of a single row"),
         ("czofo", ["method.directions=coordinate"], r"method\.variant: .* no loss of a single row"),
-        ("frozen", ["method.server=discriminant", "model.head=linear"], r'model\.loss: .* classes.* got "cox"'),
+        (
+            "frozen",
+            ["method.server=discriminant", "model.head=linear"],
+            r'model\.loss: .* classes.* got "cox"',
+        ),
         ("dpzv", ["model.engine=compiled"], "cannot run model.loss"),
         (
             "dpzv",

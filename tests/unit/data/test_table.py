@@ -36,7 +36,10 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(bad):
 
 def test_a_wrong_value_of_a_party_is_named_by_its_place_in_the_partys_own_view():
     views = (View("bank", (2,)), View("camera", (2, 3)))
-    for flat_place, words in ((1, "column 1 of the view of bank"), (6, r"feature \(1, 1\) of the view of camera")):
+    for flat_place, words in (
+        (1, "column 1 of the view of bank"),
+        (6, r"feature \(1, 1\) of the view of camera"),
+    ):
         x = np.zeros((2, 8))
         x[1, flat_place] = np.nan
         with refusal(DataError, "row 1 ", words):
