@@ -88,6 +88,14 @@ def small() -> Callable[..., VerticalScenario]:
     return make
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_job() -> Iterator[None]:
+    """Make a comparison's runs in this process where no test asks for more: another one imports for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raydpzv.compare.run_comparison._cores", lambda: 1)
+        yield
+
+
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures are made and not turned into pixels: for tests of words and of files."""

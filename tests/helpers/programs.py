@@ -89,6 +89,12 @@ def said(process: Forked) -> str:
     return out
 
 
+def ended(process: Forked) -> tuple[int | None, str, str]:
+    """Return how a process ended, what it printed, and its complaints."""
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
 def start(folder, *arguments, **environment):
     """Start a run without end and return its process when the first releases are on disk."""
     command = ["-m", "scenarios", "run", "digits_dpzv", *INFINITE, "--out", str(folder), *arguments]
