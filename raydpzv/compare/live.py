@@ -19,13 +19,13 @@ from typing import Any
 
 from raydpzv.arrow_columns import array
 from raydpzv.compare.compare_methods import about
-from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import RUNS_FOLDER, collect
 from raydpzv.errors import InputError, RaydpzvError
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.resuming import prepared_again
 from raydpzv.experiment.summary import Ending, Outcome, summarise
+from raydpzv.files import PLAN, is_comparison
 from raydpzv.privacy.claim_words import withheld
 from raydpzv.records import metrics
 from raydpzv.records.run_folder import RunFolder

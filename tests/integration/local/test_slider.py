@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 
@@ -218,6 +219,27 @@ def test_the_page_of_a_diverged_run_shows_a_ranking_without_finite_losses(tmp_pa
         assert "nan%" not in "".join(walk.lines())
     page, _ = write_page([tmp_path / "run"])
     assert "<td>+nan</td>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("digits_dpzv", [*SIZES, "method.momentum=0.9"]),
+        ("digits_dpzv", [*SIZES, "method.momentum=0", "method.direction=rademacher"]),
+        ("digits_decomfl", ["method.local_steps=2", "method.perturbations=3"]),
+        ("digits_decomfl", ["method.momentum=0", "data.train_rows=300"]),
+    ],
+)
+def test_the_slider_has_the_lengths_of_the_steps_that_step_replays(name, changes, tmp_path):
+    small = ["budget.updates=12", "data.train_rows=150", "data.test_rows=40"]
+    raydpzv.run(raydpzv.load(name, [*changes, *small]), tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    shown = page_steps.steps(folder, RunView("run", folder.summary(), folder.rows()), withheld=False)
+    moved = np.frombuffer(base64.b64decode(shown["columns"]["moved"]["bytes"]), "<f4")
+    with open_history(tmp_path / "run") as history:
+        lengths = [sum(history.moment(update).moved.values()) for update in range(1, 13)]
+    assert min(lengths) > 0
+    assert moved[1:].tolist() == pytest.approx(lengths, rel=1e-3)
 
 
 @needs_chromium
