@@ -25,7 +25,7 @@ from raydpzv.files import json_number
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
-from raydpzv.privacy.claim_words import claim_text, useful
+from raydpzv.privacy.claim_words import USEFUL, claim_text, useful
 from raydpzv.records.moments import begins, greatest_staleness, read_found, spent_epsilon, update_rounds
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report.measure_plots import judged
@@ -189,7 +189,7 @@ def _from_rows(
     columns |= {"clients": _listed(client[order], update[order], served), "served": _Column(served)}
     if spent := spent_epsilon(rows, rounds, view.summary.get("epsilon") or ()):
         columns["epsilon"] = _Column(spent[0])
-        found["terms"] = _terms(*spent)
+        found |= {"terms": _terms(*spent), "useful": USEFUL}
     seen = judged(view)
     at = np.searchsorted(rounds, seen.round, "right") - 1
     name = score_name(view.summary)

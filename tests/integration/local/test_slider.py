@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 
 import numpy as np
@@ -13,6 +14,7 @@ import raydpzv
 import scenarios
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
+from raydpzv.privacy.claim_words import USEFUL
 from raydpzv.records.moments import begins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import page_steps
@@ -97,7 +99,10 @@ def test_the_slider_says_what_the_rows_and_step_say(browser, split):
         assert shown["clipped"].split()[0] == str(step["clipped"])
         terms = browser.run("document.querySelector('#moment-terms').textContent")
         assert terms.partition(", ")[2] == step["epsilon"][1].partition(", ")[2]
-        assert float(shown["ε so far"].replace(",", "")) == pytest.approx(step["epsilon"][0], rel=1e-3)
+        spent = step["epsilon"][0]
+        words = re.fullmatch(r"(no useful ε \()?([\d.,]+)\)?", shown["ε so far"])
+        assert float(words[2].replace(",", "")) == pytest.approx(spent, rel=1e-3)
+        assert bool(words[1]) is (spent > USEFUL)
     assert (browser.logged, browser.asked) == ([], [page.as_uri()])
 
 
