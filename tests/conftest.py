@@ -49,9 +49,12 @@ SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels once, before xdist's workers start; start what forks programs."""
-    if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
+    is_worker = hasattr(session.config, "workerinput")
+    is_alone = session.config.getoption("dist", "no") == "no"
+    if not is_worker and not session.config.option.collectonly:
         compile_kernels()
-    programs.start_server()
+    if is_worker or is_alone:
+        programs.start_server()
 
 
 @pytest.hookimpl(optionalhook=True)
