@@ -182,15 +182,15 @@ class Table:
         )
 
     def _check_labels(self) -> None:
-        if self.classes < 2:
-            raise DataError(
-                f'table "{self.name}" has classes = {self.classes}: at least 2 are needed to learn from'
-            )
         outside = np.flatnonzero((self.y < 0) | (self.y >= self.classes))
         if outside.size:
             raise DataError(
                 f'table "{self.name}" has label {self.y[outside[0]]} in row {outside[0]} (counted from 0), '
                 f"outside 0..{self.classes - 1}: number the classes from 0"
+            )
+        if self.classes < 2:
+            raise DataError(
+                f'table "{self.name}" has classes = {self.classes}: at least 2 are needed to learn from'
             )
 
     def _check_values(self, values: np.ndarray) -> None:

@@ -69,6 +69,8 @@ def test_tables_that_cannot_be():
         Table("t", x, y * 2, 2)
     with refusal(DataError, "label -1 in row 2 "):
         Table("t", x, np.array([0, 1, -1, 0]), 2)
+    with refusal(DataError, "label -1 in row 0 ", r"0\.\.0"):
+        Table("t", x, y - 1, 1)
     with refusal(DataError, "classes = 1", "at least 2"):
         Table("t", x, y * 0, 1)
     with refusal(DataError, "float64", "number the classes"):
