@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
+from raydpzv.registry import HORIZONTAL_SPLITS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import HorizontalSelectors, Named, OneWeights, Options, Section, Trusted, Widths
 from raydpzv.settings.sections import CommonSections, LoraSection, LossName, TargetKind
@@ -36,11 +36,11 @@ class UsersSection(Section):
 
     count: Count | None = None
     """Users that records are shared out among; those that get none are left out. Left out with how = "column"."""
-    how: Annotated[str, Named(USER_LAWS)] = "zipf"
+    how: Literal["uniform", "zipf", "column"] = "zipf"
     """Each record's user: all alike, p_u ∝ u^-alpha, or as a column of the data says."""
     alpha: NotNegative = 0.5
     """Exponent of how = "zipf"."""
-    silos: Annotated[str, Named(SILO_LAWS)] = "zipf"
+    silos: Literal["uniform", "zipf", "main", "column"] = "zipf"
     """Each record's silo: all alike; p ∝ rank^-silo_alpha in an order of the silos that is its user's own; or as the
     data say: "column" of records whose users are drawn from all, "main" of users that have .8 of their records in one
     silo, as far as there is room."""

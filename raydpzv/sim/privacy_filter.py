@@ -10,7 +10,7 @@ import numpy as np
 
 from raydpzv.errors import SpecError
 from raydpzv.methods.roles import Upload
-from raydpzv.privacy.gdp_arrays import epsilons_of
+from raydpzv.privacy.gdp import epsilons_of
 from raydpzv.privacy.release import PrivacyLoss, ReleaseEvent, ReleasePlan, Spent
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter
