@@ -10,17 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TRAINING = (
-    "torch",
-    "sklearn",
-    "numba",
-    "ray",
-    "matplotlib",
-    "dp_accounting",
-    "pyarrow",
-    "pandas",
-    "jinja2",
-)
+TRAINING = ("torch", "sklearn", "numba", "ray", "matplotlib", "dp_accounting", "pyarrow", "pandas", "jinja2")
 EVERYTHING = (*TRAINING, "numpy", "scipy")
 AFTER = """
 import atexit, os, sys
