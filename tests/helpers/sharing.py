@@ -6,9 +6,9 @@ from typing import Any
 
 ON_RAY = "tests/integration/ray"
 FIRST = (
-    ON_RAY,
     "tests/integration/compiled",
     "tests/integration/local",
+    ON_RAY,
     "tests/unit/benchmarks",
     "tests/unit/zo/test_kernels.py",
     "tests/integration",
@@ -16,15 +16,12 @@ FIRST = (
     "tests/unit/report",
 )
 """What takes long must not begin last."""
-APART = (
-    "tests/integration/local",
-    "tests/unit/benchmarks",
-    *(
-        f"{ON_RAY}/test_{name}.py"
-        for name in ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
-    ),
+APART = ("tests/integration/local", "tests/unit/benchmarks")
+"""Long tests, which share nothing with their neighbours."""
+OWN_RAY = tuple(
+    f"{ON_RAY}/test_{name}.py" for name in ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
 )
-"""Long tests, which share nothing with their neighbours; those on Ray start one of their own."""
+"""Files whose tests start a Ray of their own. They wait their turn, so that two shared ones have the processors."""
 ONE_RAY = tuple(
     f"{ON_RAY}/test_{name}.py" for name in ("losses", "own_objects", "runner_contract", "users", "vertical")
 )
@@ -37,14 +34,14 @@ def unit(nodeid: str) -> str:
     """
     if nodeid.startswith(APART):
         return nodeid.partition("-")[0]
-    if nodeid.startswith(ON_RAY):
+    if nodeid.startswith(ON_RAY) and not nodeid.startswith(OWN_RAY):
         return f"{ON_RAY}, {'one' if nodeid.startswith(ONE_RAY) else 'other'}"
     return nodeid.split("::")[0]
 
 
 def turn(nodeid: str) -> int:
     """Return the place in the order of beginning: first the tests that share a Ray, the longest units."""
-    if nodeid.startswith(ON_RAY) and not nodeid.startswith(APART):
+    if nodeid.startswith(ON_RAY) and not nodeid.startswith(OWN_RAY):
         return -1
     return next((n for n, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
 
