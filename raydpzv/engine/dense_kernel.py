@@ -47,8 +47,8 @@ _TILE, _BLOCKS = _generator._TILE, _generator._BLOCKS
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
 _BLOCK = 128
 """Rows whose losses are computed together."""
-_BLOCK_FLOATS, _ROW_BLOCK = 1 << 16, 16
-"""Weights whose gradient is made together, and of how many outputs at least: it stays in the second cache."""
+_BLOCK_FLOATS, _ROW_BLOCK = 1 << 15, 16
+"""Weights that are moved, or whose gradient is made, together, and of how many outputs at least: a second cache's."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -259,8 +259,8 @@ def _row_sums(flat, d, place, into):  # type: ignore[no-untyped-def]
 def _row_products(flat, d, by_row, place, into):  # type: ignore[no-untyped-def]
     """The gradient of weights [outputs, inputs], d · by_row; place: of the first one, and the outputs."""
     (at, outputs), (rows, inputs) = place, by_row.shape
-    count = max(_ROW_BLOCK, _BLOCK_FLOATS // max(1, inputs) // _ROW_BLOCK * _ROW_BLOCK)
-    block = np.empty(min(count, outputs) * inputs, np.float32)
+    count = min(outputs, _block(inputs))
+    block = np.empty(count * inputs, np.float32)
     for first in range(0, outputs, count):
         height = min(count, outputs - first)
         part = block[: height * inputs]
@@ -386,26 +386,66 @@ def bottom_step(net, learning, acts, gradient_BE, limit, l2):  # type: ignore[no
 
 
 @compiled
+def _block(inputs):  # type: ignore[no-untyped-def]
+    """Return of how many outputs at a time the weights are moved, or their gradient made."""
+    return max(_ROW_BLOCK, _BLOCK_FLOATS // max(1, inputs) // _ROW_BLOCK * _ROW_BLOCK)
+
+
+@compiled
+def _forward_along(net, acts, z, coefficients):  # type: ignore[no-untyped-def]
+    """`_forward` at w + c_a · z, acts [A, layers + 1, widest, B], from the inputs in acts[0, 0]; not of a sum.
+
+    No whole w + c_a · z is written: a block of weights is moved and multiplied while it is in a cache, for every a.
+    """
+    flat, sizes, _, _ = net
+    at, last, rows = _START, sizes.shape[0] - 2, acts.shape[3]
+    for layer in range(last + 1):
+        before, after = sizes[layer], sizes[layer + 1]
+        count, biases = min(after, _block(before)), at + after * before
+        w = np.empty(count * before, np.float32)
+        for first in range(0, after, count):
+            height, begin = min(count, after - first), at + first * before
+            of, u = flat[begin : begin + height * before], z[begin : begin + height * before]
+            for a in range(coefficients.shape[0]):
+                c, y = coefficients[a], acts[a, layer + 1, first : first + height]
+                for i in range(of.shape[0]):
+                    w[i] = of[i] + c * u[i]
+                for o in range(height):
+                    bias = flat[biases + first + o] + c * z[biases + first + o]
+                    for b in range(rows):
+                        y[o, b] = bias
+                x = acts[a if layer > 0 else 0, layer]
+                _add_products(y, w, x, (_START, before, _NEXT), (height, before, rows))
+                if layer < last:
+                    for o in range(height):
+                        for b in range(rows):
+                            y[o, b] = _ZERO if y[o, b] < _ZERO else y[o, b]
+        at += (before + 1) * after
+
+
+@compiled
 def embed_along(source, ids, net, directions, limit, out):  # type: ignore[no-untyped-def]
     """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once.
 
     directions: seeds, their law, amounts, whether z holds them all already, and z float32 [P or 1, d] and factors
     float64 [P], which are filled with the directions (of one row: with the last) before their factors, and with these.
     """
-    (flat, sizes, inputs, widest), (seeds, law, amounts, made, z, factors) = net, directions
-    w, none = np.empty(flat.shape[0], np.float32), np.empty(0, np.float32)
-    moved, acts = (w, sizes, inputs, widest), _activations(net, ids.shape[0])
-    _gather(source, ids, acts[0])
+    (_, sizes, _, widest), (seeds, law, amounts, made, z, factors) = net, directions
+    count, last = amounts.shape[0], sizes.shape[0] - 1
+    acts, coefficients = (
+        np.empty((count, last + 1, widest, ids.shape[0]), np.float32),
+        np.empty(count, np.float32),
+    )
+    _gather(source, ids, acts[0, 0])
     for p in range(seeds.shape[0]):
         of = z[min(p, z.shape[0] - 1)]
         if not made:
             factors[p] = make_direction(of, seeds[p], law)
-        for a in range(amounts.shape[0]):
-            c = _f32(amounts[a] * factors[p])
-            for i in range(flat.shape[0]):
-                w[i] = flat[i] + c * of[i]
-            _forward(moved, acts, none)
-            _put_out(_outputs(net, acts), sizes[-1], limit, out[a, p])
+        for a in range(count):
+            coefficients[a] = _f32(amounts[a] * factors[p])
+        _forward_along(net, acts, of, coefficients)
+        for a in range(count):
+            _put_out(acts[a, last], sizes[-1], limit, out[a, p])
 
 
 @compiled

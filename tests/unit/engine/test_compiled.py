@@ -133,6 +133,18 @@ def test_kept_directions_give_the_bits_of_new_ones(
     assert len(made) == 3, "control: without room steps make their directions"
 
 
+def test_a_layer_of_several_blocks_embeds_as_the_moved_parameters_do() -> None:
+    ours, _ = bottoms(*SEVERAL_BLOCKS, rule=Rule("sphere"))
+    start, found = ours.parameters(), ours.embed_along(IDS, [5, 6], (0.1, -0.1))
+    assert not np.array_equal(found[0], found[1])
+    for a, amount in enumerate((0.1, -0.1)):
+        for p, seed in enumerate((5, 6)):
+            moved = torch.from_numpy(start.copy())
+            Direction(seed, ours.size, "sphere").add_to(moved, amount)
+            ours.restore(moved.numpy()[None])
+            assert np.array_equal(found[a, p], ours.embed(IDS))
+
+
 def test_a_step_along_other_directions_than_the_kept_ones_makes_its_own() -> None:
     ours, theirs = bottoms("mlp", (6,), rule=Rule("sphere", 0.9))
     ours.embed_along(IDS, [5], (0.1,))
