@@ -41,7 +41,7 @@ def at_work(folder, scenario="digits_dpzv"):
             process.send_signal(signal.SIGINT)
 
 
-def until(holds, seconds=60.0):
+def until(holds, seconds=240.0):
     """Wait until something holds; return the seconds that took."""
     begun = time.monotonic()
     while not (found := holds()):
