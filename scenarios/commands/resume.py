@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from raydpzv.compare.folder import PLAN, is_comparison
-from raydpzv.compare.plan import read_comparison
-from raydpzv.errors import SpecError
+from raydpzv.compare.plan import Comparison, read_comparison
+from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.resuming import Continued, continued, continued_at
 from raydpzv.experiment.runner import usual_runner
@@ -45,10 +46,21 @@ def resume_command(options: ResumeCommand) -> None:
         resume_search(run, moved, how, uri)
         return
     if is_comparison(run):
-        compare.carry_out(read_comparison(run / PLAN, moved), run, how, explain=options.explain)
+        compare.carry_out(_comparison(run, moved), run, how, explain=options.explain)
         return
     chosen = chosen_runner(options.runner) if options.runner else None
     resume_run(uri, run, moved, chosen, logs, options)
+
+
+def _comparison(run: Path, moved: Sequence[str]) -> Comparison:
+    """Return the comparison to resume. Raises InputError for a grid, whose settings `resume` would not choose."""
+    found = read_comparison(run / PLAN, moved)
+    if found.tune:
+        raise InputError(
+            f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue with: "
+            f"raydpzv tune {found.tune} --out {shlex.quote(str(run))}"
+        )
+    return found
 
 
 def resume_run(
