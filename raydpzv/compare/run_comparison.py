@@ -34,7 +34,7 @@ from raydpzv.records.secrets_file import read_key
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
-PLAN, RUNS_FOLDER = "comparison.toml", "runs"
+RUNS_FOLDER = "runs"
 STOPPED = "stopped before its end"
 _SPAWN = get_context("spawn")
 _LOOK, _LEAVE = 0.1, 5.0

@@ -7,20 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raydpzv.compare.folder import PLAN, is_comparison
-from raydpzv.compare.plan import Comparison, read_comparison
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.resuming import Continued, continued, continued_at
 from raydpzv.experiment.runner import usual_runner
+from raydpzv.files import PLAN, is_comparison, is_search
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
-from raydpzv.search.search_folder import is_search
 from raydpzv.storage.download import stored_kind
 from scenarios import screen
 from scenarios.command_options import Execution, ResumeCommand, RunCommand
-from scenarios.commands import compare
 from scenarios.options import chosen_logs, chosen_runner, logs_begun
 from scenarios.storage_options import stored_at, waits
 from scenarios.watched_run import watch_run
@@ -46,21 +43,24 @@ def resume_command(options: ResumeCommand) -> None:
         resume_search(run, moved, how, uri)
         return
     if is_comparison(run):
-        compare.carry_out(_comparison(run, moved), run, how, explain=options.explain)
+        _resume_comparison(run, moved, how, explain=options.explain)
         return
     chosen = chosen_runner(options.runner) if options.runner else None
     resume_run(uri, run, moved, chosen, logs, options)
 
 
-def _comparison(run: Path, moved: Sequence[str]) -> Comparison:
-    """Return the comparison to resume. Raises InputError for a grid, whose settings `resume` would not choose."""
+def _resume_comparison(run: Path, moved: Sequence[str], how: Execution, *, explain: bool) -> None:
+    """Resume a comparison. Raises InputError for a grid, whose settings `resume` would not choose."""
+    from raydpzv.compare.plan import read_comparison
+    from scenarios.commands import compare
+
     found = read_comparison(run / PLAN, moved)
     if found.tune:
         raise InputError(
             f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue with: "
             f"raydpzv tune {found.tune} --out {shlex.quote(str(run))}"
         )
-    return found
+    compare.carry_out(found, run, how, explain=explain)
 
 
 def resume_run(

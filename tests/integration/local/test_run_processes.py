@@ -32,7 +32,11 @@ def timeless(table):
     return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
 
 
-def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_process(tmp_path: Path):
+def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_process(
+    tmp_path: Path, monkeypatch
+):
+    # spawned, as in the next test, each would import for seconds
+    monkeypatch.setattr("raydpzv.compare.run_comparison._SPAWN", multiprocessing.get_context("forkserver"))
     slow = ("budget.updates=300", "model.engine=torch")  # compiled, a run is over before it is looked at
     comparison, reasons, killed, most = small_comparison(*slow, seeds=(0,), epsilons=(1.0,)), {}, [], []
 

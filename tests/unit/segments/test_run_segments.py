@@ -9,7 +9,7 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.recorder import Recorder
 from raydpzv.segments.run_segments import PullSegment
-from raydpzv.sim.interfaces import Activation, Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Activation, Budget, PrivacyFilter
 from raydpzv.sim.pull import wake
 from raydpzv.sim.server_loop import ServerLoop
 from tests.helpers.toy_parties import ToyServer
@@ -26,7 +26,7 @@ class StatefulServer(ToyServer):
 
 def leg_after(checkpoint=None):
     recorder = Recorder()
-    loop = ServerLoop(StatefulServer(1), NoPrivacyFilter(), recorder, Budget())
+    loop = ServerLoop(StatefulServer(1), PrivacyFilter(), recorder, Budget())
     return PullSegment(loop, recorder, checkpoint), recorder
 
 
