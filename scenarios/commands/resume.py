@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raydpzv.errors import SpecError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.resuming import Continued, continued, continued_at
 from raydpzv.experiment.runner import usual_runner
@@ -42,13 +43,24 @@ def resume_command(options: ResumeCommand) -> None:
         resume_search(run, moved, how, uri)
         return
     if is_comparison(run):
-        from raydpzv.compare.plan import read_comparison
-        from scenarios.commands import compare
-
-        compare.carry_out(read_comparison(run / PLAN, moved), run, how, explain=options.explain)
+        _resume_comparison(run, moved, how, explain=options.explain)
         return
     chosen = chosen_runner(options.runner) if options.runner else None
     resume_run(uri, run, moved, chosen, logs, options)
+
+
+def _resume_comparison(run: Path, moved: Sequence[str], how: Execution, *, explain: bool) -> None:
+    """Resume a comparison. Raises InputError for a grid, whose settings `resume` would not choose."""
+    from raydpzv.compare.plan import read_comparison
+    from scenarios.commands import compare
+
+    found = read_comparison(run / PLAN, moved)
+    if found.tune:
+        raise InputError(
+            f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue with: "
+            f"raydpzv tune {found.tune} --out {shlex.quote(str(run))}"
+        )
+    compare.carry_out(found, run, how, explain=explain)
 
 
 def resume_run(

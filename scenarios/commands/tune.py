@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -45,13 +46,13 @@ def tune_command(options: TuneCommand) -> None:
         )
     file = read_grid(catalog.grid(grid))
     file = file.model_copy(update={"set": (*file.set, *changes)})
-    comparison = grid_comparison(file)
+    asked = shlex.join([grid, *(part for change in changes for part in ("--set", change))])
+    comparison = replace(grid_comparison(file), tune=asked)
     folder = output_folder(options.out, f"tune-{comparison.name}")
     path = options.to or folder / "tuned.toml"
     _check_writable(path, folder)
     console = screen.console(stderr=True)
     compared, stopped = made(comparison, folder, options, console)
-    asked = shlex.join([grid, *(part for change in changes for part in ("--set", change))])
     if stopped:
         console.print(f"stopped; continue with: raydpzv tune {asked} --out {folder}", soft_wrap=True)
         raise typer.Exit(STOPPED)

@@ -65,6 +65,14 @@ def test_the_better_step_size_is_written_as_a_comparison(tuned):
     ]
 
 
+def test_resume_names_the_command_that_chooses_from_a_grid(tuned):
+    _, folder, _ = tuned
+    done = raydpzv("resume", folder / "out")
+    asked = f"raydpzv tune {folder / 'grid.toml'} --set budget.updates=40 --out {folder / 'out'}"
+    assert done.exit_code
+    assert asked in " ".join(done.output.split())
+
+
 def test_the_same_again_makes_no_run_and_says_the_same_in_json(tuned):
     _, folder, words = tuned
     before = {

@@ -305,6 +305,9 @@ def test_the_fold_equals_a_slow_recount() -> None:
         slow = participation_epsilon(participations=worst, sensitivity=0.2, sigma=0.5, delta=1e-5)
         assert loss.epsilon("client") == pytest.approx(slow)
     assert account.spent() == Spent(120, worst, largest_batch=10)
+    again = make()
+    again.restore(account.state())
+    assert again.spent() == account.spent()
     assert pickle.loads(pickle.dumps(account)).mu() == account.mu()
 
 

@@ -46,6 +46,19 @@ def note(given: UserReleasePlan, adversary: str) -> str:
     return next(r.note for r in given.claims() if r.adversary == adversary)
 
 
+def test_a_note_says_what_its_adversary_sees() -> None:
+    seen = {
+        "external": "every released sum",
+        "client": "its own sum and its share",
+        "server": "every silo's own sum",
+    }
+    for adversary, words in seen.items():
+        assert words in note(setting(), adversary)
+    assert "Sees the sum alone" in note(setting(weights="uniform", aggregation="masked"), "server")
+    assert "no other silo" in note(setting(silos=1), "client")
+    assert "alone" in note(setting(weights="uniform", asynchronous=True), "client")
+
+
 def test_the_papers_numbers_are_true_where_they_are_no_smaller() -> None:
     assert setting().claims()[0].holds
     naive = setting(kind="naive", weights="uniform").claims()[0]

@@ -51,6 +51,21 @@ def noised(client):
     return upload._replace(releases=tuple(Release(p, math.nan, RECEIPT) for p in range(2)))
 
 
+def test_time_that_is_over_ends_a_run_that_has_a_limit_and_no_end_yet():
+    ends = {}
+    for seconds, first in ((5.0, None), (5.0, "4 updates done"), (None, None)):
+        loop = ServerLoop(ToyServer(1), CountingGuard(True), Recorder(), Budget(seconds=seconds))
+        if first:
+            loop.stop(first)
+        loop.stop_at_time()
+        ends[seconds, first] = loop.stop_reason, loop.time
+    assert ends == {
+        (5.0, None): ("the budget of 5 seconds is spent", 5.0),
+        (5.0, "4 updates done"): ("4 updates done", 0.0),
+        (None, None): (None, 0.0),
+    }
+
+
 @pytest.mark.parametrize(
     ("privacy_filter", "charged"),
     [
