@@ -19,9 +19,9 @@ from typing import Any
 
 from raydpzv.arrow_columns import array
 from raydpzv.compare.compare_methods import about
-from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import RUNS_FOLDER, collect
+from raydpzv.compare.run_comparison import PLAN, is_comparison
 from raydpzv.errors import InputError, RaydpzvError
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.resuming import prepared_again

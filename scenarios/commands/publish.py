@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from raydpzv.compare.folder import is_comparison
+from raydpzv.compare.run_comparison import is_comparison
 from raydpzv.errors import InputError, suggest
 from raydpzv.experiment.rebuild import check_rebuilt
 from raydpzv.records.publish import publish as write_publication

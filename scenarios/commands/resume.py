@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
+from raydpzv.compare.run_comparison import PLAN, is_comparison
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.resuming import Continued, continued, continued_at
