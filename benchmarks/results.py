@@ -22,8 +22,8 @@ from rich.console import Console
 
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.plan import Comparison
-from raydpzv.compare.run_comparison import is_comparison, unfinished
-from raydpzv.files import write_atomically
+from raydpzv.compare.run_comparison import unfinished
+from raydpzv.files import is_comparison, write_atomically
 from raydpzv.report.comparison_lines import final_accuracy, lines, named
 from raydpzv.report.comparison_privacy import privacy_line
 from raydpzv.report.comparison_table import Compared, ComparisonView

@@ -46,7 +46,7 @@ from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import append_rows
 from raydpzv.sim.executor import LocalExecutor
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes, Start
@@ -177,7 +177,7 @@ def run(experiment: PreparedVertical, updates: int, pieces: Pieces) -> float:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         with begin_ledger(folder / "ledger", plan.header()) as ledger:
-            privacy = experiment.privacy_filter() if pieces.privacy else NoPrivacyFilter()
+            privacy = experiment.privacy_filter() if pieces.privacy else PrivacyFilter()
             skipped = frozenset() if pieces.staleness else frozenset({"staleness"})
             recorder = Recorder(skipped, privacy.epsilons)
             loop = ServerLoop(

@@ -199,29 +199,6 @@ HORIZONTAL_SPLITS = Registry(
 )
 """The [split] section to each row's owner; of users, the [users] section to all parts."""
 
-USER_LAWS = Registry(
-    "law of users",
-    "users.how",
-    {
-        "uniform": "raydpzv.data.users:uniform_users",
-        "zipf": "raydpzv.data.users:zipf_users",
-        "column": "raydpzv.data.users:users_of_data",
-    },
-)
-"""`raydpzv.data.users.Packs` of records to each pack's user."""
-
-SILO_LAWS = Registry(
-    "law of silos",
-    "users.silos",
-    {
-        "uniform": "raydpzv.data.users:uniform_silos",
-        "zipf": "raydpzv.data.users:zipf_silos",
-        "main": "raydpzv.data.users:silos_of_data",
-        "column": "raydpzv.data.users:silos_of_data",
-    },
-)
-"""`raydpzv.data.users.Packs` of records and their users to each pack's silo."""
-
 BOTTOMS = Registry(
     "bottom model",
     "model.bottom",

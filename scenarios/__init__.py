@@ -6,8 +6,10 @@ from typing import Any
 
 import raydpzv
 
+__all__ = list(raydpzv.__all__)
+
 
 def __getattr__(name: str) -> Any:
-    if name not in raydpzv.__all__:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(raydpzv, name)

@@ -95,8 +95,12 @@ def label_constants(proposal: Proposal) -> dict[str, float]:
 
 
 def rare(proposal: Proposal) -> Iterator[str]:
-    """Yield a line for each class and category that few records have, if the scenario is to be private."""
-    for column in (proposal.facts[proposal.target], *proposal.features) if proposal.private else ():
+    """Yield a line for each class and category that few records have, if the scenario is to be private.
+
+    Of a column of numbers the scenario lists no values.
+    """
+    listed = (proposal.facts[proposal.target], *(c for c in proposal.features if not c.numeric))
+    for column in listed if proposal.private else ():
         for value in column.rare:
             which = f'"{one_line(value)}" of column "{one_line(column.name)}"'
             yield f"rare: {which} is in fewer than {RARE} rows; is it public knowledge?"

@@ -24,7 +24,7 @@ from raydpzv.privacy.release import PrivacyLoss
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.secure.attempts import Attempt
-from raydpzv.sim.interfaces import NoPrivacyFilter
+from raydpzv.sim.interfaces import PrivacyFilter
 
 Note = Callable[[Address, float, float], None]
 """Called with an address, the query there and the deviation of its noise."""
@@ -70,7 +70,7 @@ class NotingParts(NoiseParts):
         return _NotedIntegers(super().of_integers(), self.note)
 
 
-class _Batches(NoPrivacyFilter):
+class _Batches(PrivacyFilter):
     """Note the rows of each release."""
 
     def __init__(self) -> None:

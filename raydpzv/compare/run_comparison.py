@@ -28,7 +28,7 @@ from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued
 from raydpzv.experiment.runner import run_local
-from raydpzv.files import LOCK, write_atomically
+from raydpzv.files import LOCK, PLAN, write_atomically
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
@@ -36,16 +36,11 @@ from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, rea
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
-PLAN, RUNS_FOLDER = "comparison.toml", "runs"
+RUNS_FOLDER = "runs"
 STOPPED = "stopped before its end"
 _SPAWN = get_context("spawn")
 _LOOK, _LEAVE = 0.1, 5.0
 """Seconds between looks at the processes, and seconds that an idle one gets to leave."""
-
-
-def is_comparison(folder: Path) -> bool:
-    """Return whether a folder is a comparison's."""
-    return (folder / PLAN).is_file()
 
 
 def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]:
@@ -264,13 +259,13 @@ def one_by_one(
 
 def on_this_machine(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
     """Return the function that makes runs: in processes, or one by one where there is one job or a GPU to share."""
-    jobs = (
-        options.jobs
-        or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-        or 1
-    )
+    jobs = options.jobs or _cores()
     asks = (share for spec in specs for name, share in spec.resources if name.endswith("_gpus"))
     return one_by_one if jobs == 1 or any(share != 0 for share in asks) else partial(in_processes, jobs=jobs)
+
+
+def _cores() -> int:
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()) or 1
 
 
 def in_processes(

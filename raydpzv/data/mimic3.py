@@ -9,13 +9,11 @@ nothing was measured. MIMIC-III itself is licensed to persons and cannot come al
 
 from __future__ import annotations
 
-import csv
 import re
-from pathlib import Path
 
 import numpy as np
 
-from raydpzv.data.files import missing, one_line, unreadable
+from raydpzv.data.cells import Cells, read_cells
 from raydpzv.data.sources import Request
 from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
@@ -42,6 +40,7 @@ VARIABLES = {
     "pH": 7.4,
 }
 """The variables in the benchmark's order and spelling, and the normal value taken before the first measurement."""
+_COLUMNS = ("Hours", *VARIABLES)
 _WORDS = {
     "none": 1,
     "no response": 1,
@@ -69,31 +68,29 @@ def read_folder(request: Request) -> Split:
     starts with a number is that number; the coma scale's words are its numbers. (The benchmark's own discretiser codes
     words one-hot and adds masks.) Raises DataError.
     """
-    folder, home = request.folder, request.home
-    lists = [folder / part / "listfile.csv" for part in ("train", "test")]
-    if lacking := [f"{path.parent.name}/{path.name}" for path in lists if not path.is_file()]:
-        raise missing("the MIMIC-III benchmark", lacking, folder, home)
-    return Split(*(_part(path, home) for path in lists))
+    lists = {
+        part: read_cells(request, f"{part}/listfile.csv", ("stay", "y_true")) for part in ("train", "test")
+    }
+    return Split(*(_part(request, part, stays) for part, stays in lists.items()))
 
 
-def _part(listfile: Path, home: str) -> Table:
-    rows = _rows(listfile, ("stay", "y_true"), home)
-    stays = [_stay(listfile.parent / row["stay"], home) for row in rows]
-    labels = [_label(row, listfile) for row in rows]
+def _part(request: Request, part: str, listed: Cells) -> Table:
+    stays = [_stay(read_cells(request, f"{part}/{name}", _COLUMNS)) for name in listed.texts("stay")]
     if not stays:
-        raise DataError(f'"{listfile}" lists no stay: give it rows of stay,y_true')
-    return Table(listfile.parent.name, np.stack(stays), np.array(labels), 2)
+        raise DataError(f'"{listed.path}" lists no stay: give it rows of stay,y_true')
+    return Table(part, np.stack(stays), listed.codes("y_true", {"0": 0, "1": 1}).astype(int), 2)
 
 
-def _stay(path: Path, home: str) -> np.ndarray:
+def _stay(cells: Cells) -> np.ndarray:
     """One stay's record, float64 [48, 17]."""
-    names = tuple(VARIABLES)
-    found = np.full((HOURS, len(names)), np.nan)
-    for row in sorted(_rows(path, ("Hours", *names), home), key=lambda row: _number(row["Hours"], path)):
-        hour = int(np.floor(_number(row["Hours"], path)))
-        for place, name in enumerate(names):
-            if 0 <= hour < HOURS and (row[name] or "").strip():
-                found[hour, place] = _number(row[name], path)
+    found = np.full((HOURS, len(VARIABLES)), np.nan)
+    texts = {column: cells.texts(column) for column in _COLUMNS}
+    hours = np.array([_number(cells, row, "Hours", text) for row, text in enumerate(texts["Hours"])])
+    for row in np.argsort(hours, kind="stable"):
+        hour = int(np.floor(hours[row]))
+        for place, name in enumerate(VARIABLES):
+            if 0 <= hour < HOURS and texts[name][row]:
+                found[hour, place] = _number(cells, row, name, texts[name][row])
     now = np.array(list(VARIABLES.values()))
     for hour in range(HOURS):
         now = np.where(np.isnan(found[hour]), now, found[hour])
@@ -101,30 +98,9 @@ def _stay(path: Path, home: str) -> np.ndarray:
     return found
 
 
-def _rows(path: Path, wanted: tuple[str, ...], home: str) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
-            lacking = [name for name in wanted if name not in (reader.fieldnames or ())]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise unreadable(path, error, home) from error
-    if lacking:
-        raise DataError(one_line(f'"{path}" has no column {", ".join(lacking)}: get it again from {home}'))
-    return rows
-
-
-def _number(text: str, path: Path) -> float:
-    if number := re.match(r"\s*[-+]?\d*\.?\d+", text):
+def _number(cells: Cells, row: int, column: str, text: str) -> float:
+    if number := re.match(r"[-+]?\d*\.?\d+", text):
         return float(number.group())
-    if text.strip().lower() in _WORDS:
-        return float(_WORDS[text.strip().lower()])
-    raise DataError(
-        one_line(f'"{path}" has the value "{text}": wanted a number or a word of the Glasgow coma scale')
-    )
-
-
-def _label(row: dict[str, str], path: Path) -> int:
-    if row["y_true"] not in ("0", "1"):
-        raise DataError(one_line(f'"{path}" has y_true "{row["y_true"]}" for {row["stay"]}: wanted 0 or 1'))
-    return int(row["y_true"])
+    if text.lower() in _WORDS:
+        return float(_WORDS[text.lower()])
+    raise cells.wrong(row, column, "a number or a word of the Glasgow coma scale")

@@ -14,7 +14,7 @@ records in a silo must be several, records are shared out in packs of as many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +23,6 @@ import numpy as np
 from raydpzv.data.horizontal import check_client, owners_of
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
-from raydpzv.registry import SILO_LAWS, USER_LAWS
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections_horizontal import UsersSection
@@ -163,15 +162,11 @@ def share_users(known: Known, silos: int, law: UsersSection, key: Key) -> UserPa
     Raises SpecError for settings that cannot be, DataError for pairs that have too few records where the data say whose
     they are.
     """
-    draw_users: Callable[[Packs, UsersSection, np.random.Generator], np.ndarray] = USER_LAWS[law.how]
-    draw_silos: Callable[[Packs, np.ndarray, int, UsersSection, np.random.Generator], np.ndarray] = SILO_LAWS[
-        law.silos
-    ]
     _check(known, silos, law)
     generator = (key / "users").generator()
     packs = _packed(known, law, generator)
-    user_P = draw_users(packs, law, generator)
-    silo_P = draw_silos(packs, user_P, silos, law, generator)
+    user_P = _users(packs, law, generator)
+    silo_P = _silos(packs, user_P, silos, law, generator)
     found = _parts(user_P[packs.of_row], silo_P[packs.of_row], silos, np.arange(len(known.labels)))
     _check_found(found, law)
     return found
@@ -214,62 +209,38 @@ def _packed(known: Known, law: UsersSection, generator: np.random.Generator) -> 
     )
 
 
-def uniform_users(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
-    """Return each pack's user, int64 [P]: drawn alike."""
+def _users(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
+    """Return each pack's user, int64 [P]: drawn with p_u ∝ (u + 1)^-alpha or alike, or as the data say it."""
+    if law.how == "column":
+        assert packs.users is not None
+        return packs.users
     assert law.count is not None
-    return _drawn_users(packs, np.full(law.count, 1 / law.count), law, generator)
+    p_U = _zipf(law.count, law.alpha if law.how == "zipf" else 0.0)
+    if packs.silos is not None and law.silos == "main":
+        return _with_main_silos(packs.silos, p_U, generator)
+    if law.labels is not None:
+        return _with_labels(packs.classes, p_U, law.labels, generator)
+    return generator.choice(len(p_U), len(packs), p=p_U)
 
 
-def zipf_users(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
-    """Return each pack's user, int64 [P]: drawn with p_u ∝ (u + 1)^-alpha."""
-    assert law.count is not None
-    return _drawn_users(packs, _zipf(law.count, law.alpha), law, generator)
-
-
-def users_of_data(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
-    """Return each pack's user as the data say it."""
-    assert packs.users is not None
-    return packs.users
-
-
-def uniform_silos(
+def _silos(
     packs: Packs, user_P: np.ndarray, silos: int, law: UsersSection, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return each pack's silo, int64 [P]: drawn alike."""
-    return generator.integers(0, silos, len(packs))
-
-
-def zipf_silos(
-    packs: Packs, user_P: np.ndarray, silos: int, law: UsersSection, generator: np.random.Generator
-) -> np.ndarray:
-    """Return each pack's silo, int64 [P]: by rank in its user's random order of the silos."""
+    """Return each pack's silo, int64 [P]: alike, by rank in its user's own order of the silos, or as the data say."""
+    if law.silos in ("main", "column"):
+        assert packs.silos is not None
+        return packs.silos
+    if law.silos == "uniform":
+        return generator.integers(0, silos, len(packs))
     order_US = generator.permuted(np.tile(np.arange(silos), (int(user_P.max()) + 1, 1)), axis=1)
     rank_P = generator.choice(silos, len(packs), p=_zipf(silos, law.silo_alpha))
     return order_US[user_P, rank_P]
-
-
-def silos_of_data(
-    packs: Packs, user_P: np.ndarray, silos: int, law: UsersSection, generator: np.random.Generator
-) -> np.ndarray:
-    """Return each pack's silo as the data say it."""
-    assert packs.silos is not None
-    return packs.silos
 
 
 def _zipf(count: int, alpha: float) -> np.ndarray:
     """p ∝ rank^-alpha, [count]."""
     weights = np.arange(1, count + 1) ** -alpha
     return weights / weights.sum()
-
-
-def _drawn_users(
-    packs: Packs, p_U: np.ndarray, law: UsersSection, generator: np.random.Generator
-) -> np.ndarray:
-    if packs.silos is not None and law.silos == "main":
-        return _with_main_silos(packs.silos, p_U, generator)
-    if law.labels is not None:
-        return _with_labels(packs.classes, p_U, law.labels, generator)
-    return generator.choice(len(p_U), len(packs), p=p_U)
 
 
 def _with_main_silos(silo_P: np.ndarray, p_U: np.ndarray, generator: np.random.Generator) -> np.ndarray:

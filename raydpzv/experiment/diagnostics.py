@@ -189,58 +189,36 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
     evaluations = tested(rows)
     if not evaluations:
         return "", ""
-    if _survives(rows):
-        return _failure_of_times(evaluations, rows)
-    if all(math.isnan(row["accuracy"]) for row in evaluations):
-        return _failure_of_numbers(evaluations)
     first, last = evaluations[0], evaluations[-1]
     accuracy, loss = last["accuracy"], last["loss"]
     grown = blown_up(first["loss"], loss)
+    no_number = DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
+    too_large = DIVERGED, f"the test loss went from {first['loss']:.3g} to {loss:.3g}; lower the step sizes"
+    if "concordance" in rows and rows["concordance"].num_rows:  # survival times
+        ranked = metrics.final_score(rows["concordance"], "concordance")
+        if not (math.isfinite(loss) and math.isfinite(ranked)):
+            return no_number
+        if ranked == 0.5 and last["round"] and not grown:
+            return CONSTANT, "every held-out row has the same score: the concordance is that of chance"
+        return too_large if grown and ranked <= 0.5 else ("", "")
+    if all(math.isnan(row["accuracy"]) for row in evaluations):  # numbers
+        if not math.isfinite(loss):
+            return no_number
+        return too_large if grown else ("", "")
     best = max((row["accuracy"] for row in evaluations if not math.isnan(row["accuracy"])), default=math.nan)
     learned = accuracy > max(first["accuracy"], *shares) and not fallen(best, accuracy)
     if not (math.isfinite(loss) and math.isfinite(accuracy)):
-        return DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
+        return no_number
     if last["top_share"] == 1.0:
         why = f"every held-out row is predicted as one class: accuracy {accuracy:.4g} is that class' share"
         return CONSTANT, f"{why}, and the test loss has grown to {loss:.3g}" if grown else why
     if grown and not learned:
-        return (
-            DIVERGED,
-            f"the test loss went from {first['loss']:.3g} to {loss:.3g}; lower the step sizes",
-        )
+        return too_large
     if any(math.isclose(accuracy, share, rel_tol=1e-6) for share in shares):
         return (
             SHARE,
             f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you believe it",
         )
-    return "", ""
-
-
-def _survives(rows: Rows) -> bool:
-    """Return whether held-out rows are survival times, which have a concordance and no accuracy."""
-    return "concordance" in rows and rows["concordance"].num_rows > 0
-
-
-def _failure_of_times(evaluations: Sequence[dict[str, Any]], rows: Rows) -> tuple[str, str]:
-    """Return what `failure` does, of a model that ranks survival times."""
-    first, loss = evaluations[0]["loss"], evaluations[-1]["loss"]
-    ranked = metrics.final_score(rows["concordance"], "concordance")
-    if not (math.isfinite(loss) and math.isfinite(ranked)):
-        return DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
-    if blown_up(first, loss) and ranked <= 0.5:
-        return DIVERGED, f"the test loss went from {first:.3g} to {loss:.3g}; lower the step sizes"
-    if ranked == 0.5 and evaluations[-1]["round"]:
-        return CONSTANT, "every held-out row has the same score: the concordance is that of chance"
-    return "", ""
-
-
-def _failure_of_numbers(evaluations: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """Return what `failure` does, of a model of numbers."""
-    first, loss = evaluations[0]["loss"], evaluations[-1]["loss"]
-    if not math.isfinite(loss):
-        return DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
-    if blown_up(first, loss):
-        return DIVERGED, f"the test loss went from {first:.3g} to {loss:.3g}; lower the step sizes"
     return "", ""
 
 

@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.run_core import RunCore, RunParts
+from raydpzv.experiment.run_core import LocalParties, RunParts
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.registry import LOCAL_PARTIES
-from raydpzv.sim.client_threads import HEAD_START, Loop, run_threads
+from raydpzv.sim.client_threads import HEAD_START, run_threads
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
-from raydpzv.sim.wall import EvaluationSchedule, SavedClient
-
-
-class LocalParties(Protocol):
-    """The parties of a run in this process, and its server loop."""
-
-    core: RunCore
-    host: Executor
-
-    def warm_up(self) -> None:
-        """Let throw-away parties make a run's first exchanges (wall clock)."""
-        ...
-
-    def bring_segment(self) -> None:
-        """Restore the parties to the start of a segment (wall clock)."""
-        ...
-
-    def open_wall(self, clock: WallClock) -> Sequence[Loop]:
-        """Start the segment; return the loops that live in a thread each."""
-        ...
-
-    def poll(self) -> None:
-        """Do what is due every 20 ms (wall clock)."""
-        ...
-
-    def saved(self) -> Sequence[SavedClient]:
-        """Return what a checkpoint keeps of each client (wall clock)."""
-        ...
-
-    def evaluate(self) -> None:
-        """Evaluate the model (wall clock)."""
-        ...
-
-    def close(self) -> None:
-        """Record what the loops left open (wall clock)."""
-        ...
-
-    def models(self) -> Mapping[str, np.ndarray]:
-        """Return the final parameters by name."""
-        ...
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return more for summary.json of a run that did not fail."""
-        ...
-
-    def done(self) -> None:
-        """Clean up after a run that spent its budget."""
-        ...
-
+from raydpzv.sim.wall import EvaluationSchedule
 
 PartiesMaker = Callable[[Any, RunParts], LocalParties]
 """(prepared, parts) to the parties of a run, restored to its checkpoint."""

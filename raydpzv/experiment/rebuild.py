@@ -42,7 +42,7 @@ from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import LocalExecutor, split_score
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Scoring, Timing, VirtualRun
 from raydpzv.wire.network import instant
@@ -310,9 +310,7 @@ def serve_again(
     with one_thread(experiment.engine):
         server = tap(experiment.server.make(device))
         roles = [factory.make(device) for factory in experiment.clients]
-        server_loop = ServerLoop(
-            server, privacy_filter or NoPrivacyFilter(), recorder, Budget(updates=updates)
-        )
+        server_loop = ServerLoop(server, privacy_filter or PrivacyFilter(), recorder, Budget(updates=updates))
         host = LocalExecutor(roles)
         VirtualRun(server_loop, host, timing, Scoring(split_score(server, host, clients), updates)).run()
     return parameters(server, roles)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.ledger.ledger import Ledger, ledger_facts
@@ -22,6 +24,7 @@ from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.segments.run_segments import RunSegment
+from raydpzv.sim.client_threads import Loop
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
@@ -238,3 +241,47 @@ class RunCore(ABC):
         self, under_way: Any, saved: Callable[[], Sequence[SavedClient]], *, stopped: bool
     ) -> Checkpoint:
         """Return where the next segment can start; stopped: nothing more can be under way."""
+
+
+class LocalParties(ABC):
+    """The parties of a run in this process, and its server loop. A wing has more to do than is done here."""
+
+    core: RunCore
+    host: Executor
+
+    @abstractmethod
+    def warm_up(self) -> None:
+        """Let throw-away parties make a run's first exchanges (wall clock)."""
+
+    @abstractmethod
+    def bring_segment(self) -> None:
+        """Restore the parties to the start of a segment (wall clock)."""
+
+    @abstractmethod
+    def open_wall(self, clock: WallClock) -> Sequence[Loop]:
+        """Start the segment; return the loops that live in a thread each."""
+
+    def poll(self) -> None:  # noqa: B027
+        """Do what is due every 20 ms (wall clock)."""
+
+    def saved(self) -> Sequence[SavedClient]:
+        """Return what a checkpoint keeps of each client (wall clock)."""
+        return []
+
+    @abstractmethod
+    def evaluate(self) -> None:
+        """Evaluate the model (wall clock)."""
+
+    def close(self) -> None:  # noqa: B027
+        """Record what the loops left open (wall clock)."""
+
+    @abstractmethod
+    def models(self) -> Mapping[str, np.ndarray]:
+        """Return the final parameters by name."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return more for summary.json of a run that did not fail."""
+        return {}
+
+    def done(self) -> None:  # noqa: B027
+        """Clean up after a run that spent its budget."""

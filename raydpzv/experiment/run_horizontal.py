@@ -21,7 +21,7 @@ from raydpzv.experiment.model_evaluator import (
     SnapshotWriter,
     WeightsEvaluator,
 )
-from raydpzv.experiment.run_core import RunCore, RunParts
+from raydpzv.experiment.run_core import LocalParties, RunCore, RunParts
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, OwnModels, Server, Upload
@@ -113,8 +113,10 @@ class HorizontalCore(RunCore):
         return self.segment.take(under_way, stopped=stopped)
 
 
-class HorizontalParties:
+class HorizontalParties(LocalParties):
     """The server and the clients of a horizontal run in this process."""
+
+    core: HorizontalCore
 
     def __init__(self, prepared: PreparedHorizontal, parts: RunParts) -> None:
         ledger, checkpoint = parts.ledger, parts.checkpoint
@@ -153,14 +155,8 @@ class HorizontalParties:
     def poll(self) -> None:
         self.core.snapshots.look(self.core.server_loop.updates)
 
-    def saved(self) -> list[SavedClient]:
-        return []
-
     def evaluate(self) -> None:
         self.core.evaluate()
-
-    def close(self) -> None:
-        """Record the answers that were never applied under the wall clock: there are none."""
 
     def models(self) -> dict[str, np.ndarray]:
         return {MODEL: self.core.model()}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from raydpzv.experiment.release_ledger import LedgerServer, with_ledger
-from raydpzv.experiment.run_core import RunCore, RunParts
+from raydpzv.experiment.run_core import LocalParties, RunCore, RunParts
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
 from raydpzv.methods.roles import Client, VerticalServer
@@ -78,8 +77,10 @@ class VerticalCore(RunCore):
         return self.segment.take(under_way, saved() if self.segment.needs_clients else ())
 
 
-class VerticalParties:
+class VerticalParties(LocalParties):
     """The server and the clients of a vertical run in this process."""
+
+    core: VerticalCore
 
     def __init__(self, prepared: PreparedVertical, parts: RunParts) -> None:
         self._prepared, self._device = prepared, prepared.local_device
@@ -103,9 +104,6 @@ class VerticalParties:
         ]
         return self._loops
 
-    def poll(self) -> None:
-        """Look at the run under the wall clock: nothing is to be done."""
-
     def saved(self) -> list[SavedClient]:
         return [loop.saved() for loop in self._loops]
 
@@ -117,12 +115,6 @@ class VerticalParties:
 
     def models(self) -> dict[str, np.ndarray]:
         return parameters(self._server, self._clients)
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def done(self) -> None:
-        """Clean up after a run that spent its budget: nothing is to be done."""
 
 
 def parameters(server: VerticalServer, clients: Sequence[Client]) -> dict[str, np.ndarray]:

@@ -9,36 +9,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-RTOL, STEPS = float(4 * np.finfo(float).eps), 100
+from raydpzv.zo.kernels import Kernel
+
+Array = npt.NDArray[np.float64]
+_RTOL, _STEPS = float(4 * np.finfo(float).eps), 100
 """brentq's own defaults."""
+FEW = 40
+"""Functions whose steps are not worth loading a compiled one."""
+_compiled_step = Kernel("brent_step", "raydpzv.privacy.brent_kernel")
 
 
 def brentq(function: Callable[[float], float], low: float, high: float, xtol: float) -> float:
     """Return a root between two ends at which the function has different signs. Raises ValueError, RuntimeError."""
 
-    def at(x: float) -> float:
-        value = function(x)
+    def at(x: Array, of: Any) -> Array:
+        value = function(float(x[0])) if len(x) else 0.0
         if math.isnan(value):
-            raise ValueError(f"the function is NaN at {x}")
-        return value
+            raise ValueError(f"the function is NaN at {x[0]}")
+        return np.full(len(x), value)
 
-    f_low, f_high = at(low), at(high)
-    if f_low == 0 or f_high == 0:
-        return low if f_low == 0 else high
-    if (f_low < 0) == (f_high < 0):
+    return float(roots(at, np.array([low]), np.array([high]), xtol)[0])
+
+
+def roots(function: Callable[[Array, Any], Array], low: Array, high: Array, xtol: float) -> Array:
+    """Return a root of each element's function between two ends of different sign. Raises ValueError, RuntimeError.
+
+    function(x, of): the values at x of the elements numbered `of`.
+    """
+    step = brent_step if len(low) < FEW else _compiled_step
+    of, state = np.arange(len(low)), np.zeros((8, len(low)))  # rows as in `brent_step`
+    f_low, f_high = function(low, of), function(high, of)
+    state[0], state[1], state[2], state[3] = low, f_low, np.where(f_low == 0, low, high), f_high
+    of = of[(f_low != 0) & (f_high != 0)]
+    if (np.signbit(f_low[of]) == np.signbit(f_high[of])).any():
         raise ValueError("f(a) and f(b) must have different signs")
-    state = np.zeros((8, 1))
-    state[:4, 0] = low, f_low, high, f_high
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         with np.errstate(all="ignore"):  # a division by zero leads to a bisection, as in C
-            left = brent_step(state, np.zeros(1, np.int64), xtol, RTOL)
-        if not left:
-            return float(state[2, 0])
-        state[3, 0] = at(float(state[2, 0]))
-    raise RuntimeError(f"no convergence after {STEPS} steps")
+            of = of[: step(state, of, xtol, _RTOL)]
+        if not len(of):
+            found: Array = state[2]
+            return found
+        state[3, of] = function(state[2, of], of)
+    raise RuntimeError(f"no convergence after {_STEPS} steps")
 
 
 def brent_step(state, of, xtol, rtol):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""One step of Brent's method on many functions, compiled: callers go through `raydpzv.privacy.gdp_arrays`."""
+"""One step of Brent's method on many functions, compiled: callers go through `raydpzv.privacy.brent`."""
 
 from __future__ import annotations
 

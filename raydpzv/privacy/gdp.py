@@ -5,19 +5,30 @@
 adding their μ². Both numbers lie beyond double precision for small δ or large μ, so nothing here evaluates
 that difference. With t = ε/μ − μ/2 and Mills' ratio R(x) = (1 − Φ(x)) / φ(x) it is φ(t) (R(t) − R(t + μ)).
 
-scipy.special, a fifth of a CPU second, is imported where it is used: every actor imports this module, few compute.
+The ε columns of a run's rows ask for many ε at once, so the formula takes arrays; the bits do not depend on how many.
+numpy's own exp and log differ from the C library's in the last bit, on some processors and not on others; so those two
+are taken one by one from `math`. scipy.special, a fifth of a CPU second, is imported where it is used: every actor
+imports this module, few compute.
 """
+
+# N values of μ
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from raydpzv.errors import InputError
-from raydpzv.privacy.brent import brentq
+from raydpzv.privacy.brent import FEW, Array, brentq, roots
 
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 _SMALL = 1e-3  # below this μ the difference of Mills' ratios is expanded; both forms agree to 1e-12 there
 _FAR_LEFT = -5.0  # left of this t, R(t) overflows in the end; φ(t) R(t) is then Φ(−t), and 1 − 3e-7 or more
+_XTOL = 1e-14
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -33,20 +44,23 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 def epsilon_of(mu: float, delta: float) -> float:
     """Return the smallest ε for which μ-GDP gives (ε, δ)-DP: 0 where δ alone is enough, ∞ for δ = 0."""
-    from scipy.special import ndtri
-
     _require("mu", mu)
+    return float(epsilons_of([mu], delta)[0])
+
+
+def epsilons_of(mus_N: npt.ArrayLike, delta: float) -> Array:
+    """Return `epsilon_of` of many μ, float64 in the shape of μ; NaN where μ is NaN."""
+    given = np.asarray(mus_N, np.float64)
     _require_delta(delta)
-    if delta_of(0.0, mu) <= delta:
-        return 0.0
-    if delta == 0 or mu == math.inf:
-        return math.inf
-    above, log_delta = (
-        float(-ndtri(delta)),
-        math.log(delta),
-    )  # δ(t) < Φ(−t), so the root lies to the left of this
-    t = brentq(lambda t: _log_delta(t, mu) - log_delta, -mu / 2, above + 1e-6, xtol=1e-14)
-    return max(mu * (t + mu / 2), 0.0)
+    distinct, places_N = np.unique(given, return_inverse=True)
+    if (distinct < 0).any():
+        _require("mu", distinct[0])
+    found = np.where(distinct == math.inf, 0.0 if delta == 1 else math.inf, distinct)  # 0 of 0, NaN of NaN
+    many = (distinct > 0) & (distinct < math.inf)
+    if many.any():
+        with np.errstate(over="ignore"):  # to infinity, as in Python
+            found[many] = _epsilons(distinct[many], delta)
+    return found[places_N].reshape(given.shape)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -67,7 +81,7 @@ def mu_of(epsilon: float, delta: float) -> float:
         high += 1.0
     while excess(low) > 0:
         low -= 1.0
-    return math.exp(low if low == high else brentq(excess, low, high, xtol=1e-14))
+    return math.exp(low if low == high else brentq(excess, low, high, xtol=_XTOL))
 
 
 def guess_of(mu: float) -> float:
@@ -81,6 +95,26 @@ def guess_of(mu: float) -> float:
     return float(ndtr(mu / 2))
 
 
+def _epsilons(mus: Array, delta: float) -> Array:
+    """ε for 0 < μ < infinity."""
+    from scipy.special import ndtri
+
+    # δ(0) at most δ, so that ε is 0: in probabilities as `delta_of`, not in their logarithms
+    at_zero = _each(math.exp, np.minimum(_log_deltas(0.0 / mus - mus / 2, mus), 0.0))
+    found, left = np.zeros(len(mus)), at_zero > delta
+    if delta == 0:
+        return np.where(left, math.inf, found)
+    mus = mus[left]
+    above, log_delta = (
+        float(-ndtri(delta)),
+        math.log(delta),
+    )  # δ(t) < Φ(−t): the root lies to the left of this
+    highs = np.full(len(mus), above + 1e-6)
+    t = roots(lambda t, of: _log_deltas(t, mus[of]) - log_delta, -mus / 2, highs, _XTOL)
+    found[left] = np.maximum(mus * (t + mus / 2), 0.0)
+    return found
+
+
 def _log_delta(t: float, mu: float) -> float:
     """Log δ at ε = μ (t + μ/2), for 0 < μ < infinity."""
     if t <= _FAR_LEFT:
@@ -91,11 +125,23 @@ def _log_delta(t: float, mu: float) -> float:
     return -t * t / 2 - _LOG_ROOT_TAU + math.log(max(gap, 5e-324))
 
 
-def _mills(x: float) -> float:
+def _log_deltas(t: Array, mu: Array) -> Array:
+    """`_log_delta`, element by element: the bulk of many in the same operations on arrays."""
+    found = np.empty(len(t))
+    bulk = (t > _FAR_LEFT) & (mu >= _SMALL) if len(t) >= FEW else np.zeros(len(t), bool)
+    others = zip(t[~bulk].tolist(), mu[~bulk].tolist(), strict=True)
+    found[~bulk] = [_log_delta(*pair) for pair in others]
+    a, b = t[bulk], mu[bulk]
+    gap = _each(math.log, np.maximum(_mills(a) - _mills(a + b), 5e-324))
+    found[bulk] = -a * a / 2 - _LOG_ROOT_TAU + gap
+    return found
+
+
+def _mills(x: Any) -> Any:
     """Mills' ratio (1 − Φ(x)) / φ(x)."""
     from scipy.special import erfcx
 
-    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
+    return math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
 
 
 def _mills_slope(t: float, mu: float) -> float:
@@ -104,7 +150,12 @@ def _mills_slope(t: float, mu: float) -> float:
     ratio = _mills(x)
     first = x * ratio - 1 if x < 1e4 else -1 / (x * x)
     third = 2 * first + x * (ratio + x * first) if x < 30 else -6 / x**4
-    return -mu * first - mu**3 / 24 * third
+    return float(-mu * first - mu**3 / 24 * third)
+
+
+def _each(function: Callable[[float], float], values: Array) -> Array:
+    """A function of the C library, one value at a time."""
+    return np.fromiter(map(function, values.tolist()), np.float64, len(values))
 
 
 def _require(name: str, value: float) -> None:

@@ -18,11 +18,10 @@ from raydpzv.compare.run_comparison import RUNS_FOLDER, check_own, finished, pla
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.prepare import unrecorded
-from raydpzv.files import write_atomically
+from raydpzv.files import SEARCH, write_atomically
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_plan import SearchPlan, Trial, read_search
 
-SEARCH = "search.toml"
 _DECISIONS = "decisions.jsonl"
 
 
@@ -34,11 +33,6 @@ class Decision:
     updates: int
     value: float | None
     stop: bool
-
-
-def is_search(folder: Path) -> bool:
-    """Return whether a folder is a search's."""
-    return (folder / SEARCH).is_file()
 
 
 def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]:

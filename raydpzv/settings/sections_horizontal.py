@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
+from raydpzv.registry import HORIZONTAL_SPLITS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import HorizontalSelectors, Named, OneWeights, Options, Section, Trusted, Widths
 from raydpzv.settings.sections import CommonSections, LoraSection, LossName, TargetKind
@@ -36,11 +36,11 @@ class UsersSection(Section):
 
     count: Count | None = None
     """Users that records are shared out among; those that get none are left out. Left out with how = "column"."""
-    how: Annotated[str, Named(USER_LAWS)] = "zipf"
+    how: Literal["uniform", "zipf", "column"] = "zipf"
     """Each record's user: all alike, p_u ∝ u^-alpha, or as a column of the data says."""
     alpha: NotNegative = 0.5
     """Exponent of how = "zipf"."""
-    silos: Annotated[str, Named(SILO_LAWS)] = "zipf"
+    silos: Literal["uniform", "zipf", "main", "column"] = "zipf"
     """Each record's silo: all alike; p ∝ rank^-silo_alpha in an order of the silos that is its user's own; or as the
     data say: "column" of records whose users are drawn from all, "main" of users that have .8 of their records in one
     silo, as far as there is room."""
@@ -165,7 +165,7 @@ class HorizontalRecordSection(Section):
     """Seconds between writes of the rows to the run folder."""
     checkpoint: Positive | None = None
     """Seconds between checkpoints, from which `raydpzv resume` continues; left out: so often that at most
-    1/100 of what was computed is lost, and at least every `flush` seconds. To take and write them is at most 1/40 of
+    1/100 of what was computed is lost, and at least twice a second. To take and write them is at most 1/40 of
     a run's time.
     Rounds that release something about users end with one each."""
     checkpoint_updates: Count | None = None

@@ -30,72 +30,41 @@ class Observer(Protocol):
         ...
 
 
-class PrivacyFilter(Protocol):
-    """Keeps account of privacy.
+class PrivacyFilter:
+    """Keeps account of privacy; this one, of methods without releases, refuses nothing and claims nothing.
 
     of_uploads: is it the uploads that release something? Then one that was sent counts whether it is served or not.
     """
 
-    of_uploads: bool
+    of_uploads = False
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the privacy budget, or None."""
-        ...
+        return None
 
     def charge(
         self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
     ) -> PrivacyLoss:
         """Account releases made to or by a client on these rows, in an attempt at a round; return what is spent."""
-        ...
-
-    def epsilons(self, mus: np.ndarray) -> np.ndarray:
-        """Return ε of many privacy losses' μ at once, float64 of the same shape; NaN stays NaN."""
-        ...
-
-    def spent(self) -> Spent | None:
-        """Return what was released, or None if this run accounts for nothing or its account was given up."""
-        ...
-
-    def give_up(self) -> None:
-        """Drop the account: something was released that it cannot count."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Return what a run that continues from a checkpoint must know, {} if nothing."""
-        ...
-
-    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
-        """Continue with an account; lost: one more release may have been made, of which the record says nothing."""
-        ...
-
-
-class NoPrivacyFilter:
-    """For methods without releases: refuses nothing, claims nothing."""
-
-    of_uploads = False
-
-    def refuses(self, upload: Upload) -> str | None:
-        return None
-
-    def charge(
-        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
-    ) -> PrivacyLoss:
         return UNACCOUNTED
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once, float64 of the same shape; NaN stays NaN."""
         return mus
 
     def spent(self) -> Spent | None:
+        """Return what was released, or None if this run accounts for nothing or its account was given up."""
         return None
 
     def give_up(self) -> None:
-        """There is no account to drop."""
+        """Drop the account: something was released that it cannot count."""
 
     def state(self) -> dict[str, Any]:
+        """Return what a run that continues from a checkpoint must know, {} if nothing."""
         return {}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
-        """There is nothing to continue with."""
+        """Continue with an account; lost: one more release may have been made, of which the record says nothing."""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from raydpzv.errors import SpecError
 from raydpzv.methods.roles import Upload
-from raydpzv.privacy.gdp_arrays import epsilons_of
+from raydpzv.privacy.gdp import epsilons_of
 from raydpzv.privacy.release import PrivacyLoss, ReleaseEvent, ReleasePlan, Spent
 from raydpzv.secure.attempts import Attempt
-from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter
+from raydpzv.sim.interfaces import PrivacyFilter
 
 Sample = Callable[[int], np.ndarray]
 """Who is drawn for a round."""
@@ -28,10 +28,10 @@ def privacy_filter(
     sample: Sample | None = None,
 ) -> PrivacyFilter:
     """Return a fresh account (`PlanFilter`); None: a run that adds no noise."""
-    return NoPrivacyFilter() if plan is None else PlanFilter(plan, limit, adversary, lost=lost, sample=sample)
+    return PrivacyFilter() if plan is None else PlanFilter(plan, limit, adversary, lost=lost, sample=sample)
 
 
-class PlanFilter:
+class PlanFilter(PrivacyFilter):
     """Asks a plan's account before each upload, and charges what is released.
 
     limit: the most ε against an adversary, of "" the one that the noise is meant for. lost: releases that a kill lost,
@@ -74,7 +74,7 @@ class PlanFilter:
         return self._account.charge(self._event(client, ids, releases, attempt))
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
-        """Return ε of many privacy losses' μ at once; where no δ is given nothing is proved, and all are infinite."""
+        """Return ε of many privacy losses' μ; where no δ is given nothing is proved, and all are infinite."""
         return mus if math.isnan(self._plan.delta) else epsilons_of(mus, self._plan.delta)
 
     def spent(self) -> Spent | None:

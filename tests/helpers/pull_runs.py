@@ -16,7 +16,7 @@ from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Arrivals, Poisson
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import GroupExecutor
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.pull import PullRun
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Scoring, Timing
@@ -62,7 +62,7 @@ def run(
 ) -> tuple[Rows, Ledger, ServerLoop]:
     ledger = ledger or toy.ledger(HOW)
     recorder = Recorder()
-    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), recorder, budget)
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), PrivacyFilter(), recorder, budget)
     scoring = Scoring(lambda: NOTHING, every)
     PullRun(server_loop, executor or GroupExecutor(Scribe()), when, scoring).run()
     return recorder.drain(), ledger, server_loop

@@ -16,7 +16,7 @@ from raydpzv.sim.arrivals import Arrivals, Constant, Poisson
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import LocalExecutor, split_score
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import LoopHooks, Scoring, Timing, VirtualRun
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop, WallPace
@@ -132,7 +132,7 @@ def run_toy(
     server = server or ToyServer(clients)
     roles = [ToyClient(m) for m in range(clients)]
     recorder = Recorder()
-    server_loop = ServerLoop(server, privacy_filter or NoPrivacyFilter(), recorder, budget)
+    server_loop = ServerLoop(server, privacy_filter or PrivacyFilter(), recorder, budget)
     executor = LocalExecutor(roles)
     score = split_score(server, executor, clients)
     VirtualRun(server_loop, executor, when, Scoring(score, every), LoopHooks(**options)).run()
@@ -143,7 +143,7 @@ def live_toy(when, server, budget, timeout=30.0, seconds=20.0):
     """Run toy clients in threads until the server loop says stop."""
     clients = server.clients
     recorder = Recorder()
-    server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, budget)
+    server_loop = ServerLoop(server, PrivacyFilter(), recorder, budget)
     clock = WallClock.starting_in(0.05)
     wall = LockedServerLoop(server_loop, clock, when.service_seconds, clients)
     roles = [ToyClient(m) for m in range(clients)]

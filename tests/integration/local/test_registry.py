@@ -151,8 +151,6 @@ def test_a_comparison_takes_it(name, tmp_path):
         ),
         (registry.VERTICAL_SPLITS, callable),
         (registry.HORIZONTAL_SPLITS, callable),
-        (registry.USER_LAWS, callable),
-        (registry.SILO_LAWS, callable),
         (registry.BOTTOMS, callable),
         (registry.HEADS, callable),
         (registry.WHOLE_MODELS, callable),

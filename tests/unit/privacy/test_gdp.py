@@ -14,8 +14,8 @@ from scipy.optimize import brentq
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.privacy import gdp
-from raydpzv.privacy.gdp import delta_of, epsilon_of, mu_of
-from raydpzv.privacy.gdp_arrays import _brent, epsilons_of
+from raydpzv.privacy.brent import roots
+from raydpzv.privacy.gdp import delta_of, epsilon_of, epsilons_of, mu_of
 
 
 def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
@@ -142,15 +142,18 @@ def test_roots_are_brentqs_also_of_functions_that_force_bisections():
         lambda x: x * x * x * x * x * x * x - 1e-9,
     ):
         lows = -np.linspace(0.1, 3.0, 30)
-        found = _brent(lambda x, of, f=function: f(x), lows, np.full(30, 2.0))
+        found = roots(lambda x, of, f=function: f(x), lows, np.full(30, 2.0), 1e-14)
         expected = [brentq(lambda x, f=function: float(f(x)), low, 2.0, xtol=1e-14) for low in lows]
         assert bits(found) == bits(expected)
 
 
 def test_a_root_at_an_end_is_the_end_and_ends_of_one_sign_are_refused():
-    assert _brent(lambda x, of: x - 1.0, np.array([1.0, 0.0]), np.array([2.0, 1.0])).tolist() == [1.0, 1.0]
+    assert roots(lambda x, of: x - 1.0, np.array([1.0, 0.0]), np.array([2.0, 1.0]), 1e-14).tolist() == [
+        1.0,
+        1.0,
+    ]
     with pytest.raises(ValueError, match="different signs"):
-        _brent(lambda x, of: x, np.array([1.0]), np.array([2.0]))
+        roots(lambda x, of: x, np.array([1.0]), np.array([2.0]), 1e-14)
 
 
 def test_nan_stays_nan_shapes_stay_and_what_is_refused_alone_is_refused_here():

@@ -9,7 +9,7 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.recorder import Recorder
 from raydpzv.segments.run_segments import PullSegment
-from raydpzv.sim.interfaces import Activation, Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Activation, Budget, PrivacyFilter
 from raydpzv.sim.pull import wake
 from raydpzv.sim.server_loop import ServerLoop
 from tests.helpers.toy_parties import ToyServer
@@ -26,7 +26,7 @@ class StatefulServer(ToyServer):
 
 def leg_after(checkpoint=None):
     recorder = Recorder()
-    loop = ServerLoop(StatefulServer(1), NoPrivacyFilter(), recorder, Budget())
+    loop = ServerLoop(StatefulServer(1), PrivacyFilter(), recorder, Budget())
     return PullSegment(loop, recorder, checkpoint), recorder
 
 
@@ -44,6 +44,8 @@ def test_a_segment_begins_when_the_one_before_it_ended():
     leg.record_start(130.0)
     (row,) = recorder.drain()["leg"].to_pylist()
     assert (row["leg"], row["time"], row["gap"]) == (2, 4.5, 30.0)
+    third, _ = leg_after(leg.take(6.0, stopped=True))
+    assert (third.start.number, third.start.time) == (3, 6.0)
 
 
 @pytest.mark.parametrize("now", [-0.5, 0.0, 4.4, 4.5, 4.6])

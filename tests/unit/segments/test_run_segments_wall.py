@@ -15,7 +15,7 @@ from raydpzv.records.checkpoint_codec import packed
 from raydpzv.records.recorder import Recorder
 from raydpzv.registry import METHODS
 from raydpzv.segments.run_segments import WallSegment
-from raydpzv.sim.interfaces import Activation, Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Activation, Budget, PrivacyFilter
 from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import NOTHING_APPLIED, SavedClient, UnderWay
@@ -34,7 +34,7 @@ class StatefulServer(ToyServer):
 
 
 def leg_of_one_client():
-    server_loop = ServerLoop(StatefulServer(1), NoPrivacyFilter(), Recorder(), Budget())
+    server_loop = ServerLoop(StatefulServer(1), PrivacyFilter(), Recorder(), Budget())
     return WallSegment(server_loop, Recorder(), 1, None, None)
 
 

@@ -24,7 +24,7 @@ from raydpzv.sim import pull
 from raydpzv.sim.arrivals import Constant, Poisson, Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import GroupExecutor
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.pull import HostShare, PullLoop, PullRun, PullServerLoop, Queue
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES, LoopHooks, Scoring, Timing
@@ -193,9 +193,7 @@ def test_the_budgets_end_the_run(service: float) -> None:
     assert 4000 <= status.bytes_up + status.bytes_down < 4000 + 24 * 200
     stop = threading.Event()
     stop.set()
-    halted = ServerLoop(
-        toy.pull_server(toy.ledger(HOW), HOW), NoPrivacyFilter(), Recorder(), Budget(updates=9)
-    )
+    halted = ServerLoop(toy.pull_server(toy.ledger(HOW), HOW), PrivacyFilter(), Recorder(), Budget(updates=9))
     PullRun(halted, GroupExecutor(Scribe()), when, Scoring(lambda: NOTHING, 9), LoopHooks(stop)).run()
     assert halted.stop_reason == "stopped by the user"
 
@@ -279,7 +277,7 @@ def live(
     when: Timing, budget: Budget, clock: FastClock, client_group: Any = None
 ) -> tuple[Rows, Ledger, ServerLoop]:
     ledger, recorder = toy.ledger(HOW), Recorder()
-    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), recorder, budget)
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), PrivacyFilter(), recorder, budget)
     PullLoop(client_group or Scribe(), PullServerLoop(server_loop, clock), when, clock).run()
     return recorder.drain(), ledger, server_loop
 
@@ -324,7 +322,7 @@ def test_an_executor_that_computes_is_late_for_other_epochs(clock: FastClock) ->
 
 def test_an_executor_leaves_when_the_run_is_over(clock: FastClock) -> None:
     ledger = toy.ledger(HOW)
-    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), Recorder(), Budget(updates=50))
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), PrivacyFilter(), Recorder(), Budget(updates=50))
     port = PullServerLoop(server_loop, clock)
     loop = PullLoop(Scribe(), port, timing(compute=0.1), clock)
     port.stop("enough")
@@ -334,7 +332,7 @@ def test_an_executor_leaves_when_the_run_is_over(clock: FastClock) -> None:
     stopped = PullLoop(
         Scribe(),
         PullServerLoop(
-            ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), Recorder(), Budget()), clock
+            ServerLoop(toy.pull_server(ledger, HOW), PrivacyFilter(), Recorder(), Budget()), clock
         ),
         timing(),
         clock,
@@ -347,7 +345,7 @@ def test_an_executor_leaves_when_the_run_is_over(clock: FastClock) -> None:
 def test_executors_side_by_side_lose_nothing() -> None:
     """Two threads with real pauses: every update is whole, in the ledger's order, and replays to one model."""
     ledger, recorder = toy.ledger(HOW), Recorder()
-    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), recorder, Budget(updates=300))
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), PrivacyFilter(), recorder, Budget(updates=300))
     clock = WallClock.starting_in(0.05)
     port, when = PullServerLoop(server_loop, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
     pool = [toy.shared(ledger, HOW) for _ in range(2)]
@@ -373,7 +371,7 @@ def test_executors_side_by_side_lose_nothing() -> None:
     assert {toy.bits(client_group.state(300)[0]) for client_group in pool} == {toy.bits(slow.x)}
 
 
-class Counting(NoPrivacyFilter):
+class Counting(PrivacyFilter):
     """Counts whose releases are charged."""
 
     of_uploads = True

@@ -14,7 +14,7 @@ from raydpzv.records import metrics
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import (
@@ -50,7 +50,7 @@ def folds_mask(rows, client):
 def test_what_is_done_before_t_0_counts_as_done_then(now, on_record):
     """First orders, the first evaluation and the first checkpoint are of the head start."""
     recorder, clock = Recorder(), SimpleNamespace(now=lambda: now)
-    server_loop = ServerLoop(ToyServer(1), NoPrivacyFilter(), recorder, Budget(updates=5))
+    server_loop = ServerLoop(ToyServer(1), PrivacyFilter(), recorder, Budget(updates=5))
     orders = [Order(0, Rows(np.zeros(1, np.int32)), 0)]
     server = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1, resumed=Resumption(orders, {}))
     server.first(0)
@@ -98,7 +98,7 @@ def test_a_barrier_lets_clients_wait_for_their_order():
 
 def test_a_client_that_gets_no_order_says_what_it_waited_for():
     server = ToyServer(2, barrier=2, start_immediately=True)
-    server_loop = ServerLoop(server, NoPrivacyFilter(), Recorder(), Budget(updates=10))
+    server_loop = ServerLoop(server, PrivacyFilter(), Recorder(), Budget(updates=10))
     clock = WallClock()
     wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 2)
     when = WallPace(timing([1.0] * 2, arrivals=Trace({})), clock, timeout=1.0)
@@ -137,7 +137,7 @@ def test_an_answer_that_never_came_was_never_applied(comes):
 
 def test_stop_wakes_sleeping_clients_at_once(monkeypatch):
     server = ToyServer(1)
-    server_loop = ServerLoop(server, NoPrivacyFilter(), Recorder(), Budget())
+    server_loop = ServerLoop(server, PrivacyFilter(), Recorder(), Budget())
     clock = WallClock()
     wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1)
     role, began = ToyClient(0), threading.Event()
