@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,10 +38,9 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run_local
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.secrets_file import read_key
-from raydpzv.search.bracket import TrialLeg
-from raydpzv.search.promotion import Promotion
+from raydpzv.search.asha import Promotion, TrialLeg
 from raydpzv.search.run_search import Make
-from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions
+from raydpzv.search.search_folder import SEARCH, Decision, cut_short, decision_log, decisions
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, Trial
 from raydpzv.search.search_terms import SearchWatch
 
@@ -156,7 +155,7 @@ class TuneSearch:
     def run(self, todo: Sequence[Trial], needs: Needs, until: int | None = None) -> None:
         """Run trials; needs: see `cluster_needs`; until: updates after which each pauses (None: at its end)."""
         grid = require_tune().grid_search([trial.number for trial in todo])
-        with DecisionLog(self.folder) as log:
+        with decision_log(self.folder) as log:
             self._fit(
                 *(todo, needs),
                 param_space={"trial": grid, "until": until},
@@ -290,7 +289,7 @@ def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any
     return Promoting()
 
 
-def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
+def scheduler_of(plan: SearchPlan, folder: Path, log: Callable[[Decision], object]) -> Any:
     """Return the scheduler: none, or Tune's ASHA with the reports from before an interruption."""
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
@@ -329,7 +328,7 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
                 stops = updates >= cut[number]
             else:
                 stops = decide(number, result)
-                log.add(Decision(number, updates, result[plan.metric], stops))
+                log(Decision(number, updates, result[plan.metric], stops))
             return TrialScheduler.STOP if stops else TrialScheduler.CONTINUE
 
         def __reduce__(self) -> Any:

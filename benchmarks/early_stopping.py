@@ -24,11 +24,10 @@ import numpy as np
 from common import environment, options, show, verdict, write
 
 from raydpzv.keys import Key
-from raydpzv.search import promotion
-from raydpzv.search.bracket import Bracket
-from raydpzv.search.search_folder import run_path
+from raydpzv.search import asha
+from raydpzv.search.asha import Bracket
+from raydpzv.search.search_folder import curve, run_path
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, grace_of, read_search
-from raydpzv.search.trial_ranking import curve
 
 SPACE = """method.lr.loguniform = [1e-3, 1e-1]
 method.momentum.uniform = [0.0, 0.95]
@@ -103,8 +102,8 @@ def promoting(found: Curves, workers: int, key: Key) -> Came:
     """Replay `--scheduler asha` as it promotes."""
     order, pace = in_order(key)
     budget = found.plan.budget
-    first = promotion.first_rung(found.plan.trials, None)
-    rungs = promotion.rungs_from(first, budget)
+    first = asha.first_rung(found.plan.trials, None)
+    rungs = asha.rungs_from(first, budget)
     bracket = Bracket(rungs, budget, order, higher=True)
     busy, made, now = [], dict.fromkeys(order, 0), 0.0
     while True:

@@ -13,19 +13,20 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 from rich.console import Console
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import unfinished
 from raydpzv.compare.plan import Comparison
+from raydpzv.compare.run_comparison import unfinished
 from raydpzv.files import is_comparison, write_atomically
 from raydpzv.report.comparison_lines import final_accuracy, lines, named
 from raydpzv.report.comparison_privacy import privacy_line
-from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
+from raydpzv.report.comparison_table import Compared, ComparisonView
 from raydpzv.report.comparison_text import failures_line, heads_line, summary_grid, target_line
 from scenarios.command_options import Execution
 from scenarios.commands.compare import made
@@ -349,15 +350,14 @@ END = """
 def _section(
     part: Part, comparison: Comparison, compared: Compared, folder: Path, page_file: Path, changes: list[str]
 ) -> str:
-    folded = table(compared.runs, compared.curves, comparison.targets)
-    sent, passed = equal_bytes(compared.curves, compared.runs), equal_seconds(compared.curves, compared.runs)
-    grid = summary_grid(folded, sent, passed)
+    view = ComparisonView(compared, comparison.targets)
+    grid = summary_grid(view)
     said = [
-        *(target_line(folded, target) for target in comparison.targets),
+        *(target_line(view.rows, target) for target in comparison.targets),
         *([heads_line(comparison.heads)] if comparison.heads else []),
         privacy_line(compared.claims, compared.runs),
         failures_line(compared.runs),
-        _areas(folded),
+        _areas(view.rows),
         _below_frozen(compared),
     ]
     command = f"raydpzv compare {part.comparison}{''.join(f' --set {c}' for c in changes)}"
@@ -388,9 +388,9 @@ def _with_real_data(part: Part) -> str:
     return f" With the paper's data: {commands}{tuned}."
 
 
-def _areas(folded: pa.Table) -> str:
+def _areas(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the areas under the ROC curve after the last update, of runs on two classes."""
-    found = [row for row in folded.to_pylist() if not math.isnan(row["roc_auc_median"])]
+    found = [row for row in rows if not math.isnan(row["roc_auc_median"])]
     if not any(
         row["roc_auc_max"] for row in found
     ):  # a run that broke off counts as 0, on any number of classes

@@ -13,7 +13,7 @@ import typer
 from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
 from raydpzv.limits import shortage
 from raydpzv.settings.party_names import named
-from scenarios.screen import complain
+from scenarios.screen import complain, console
 
 STOPPED = 130
 
@@ -39,6 +39,21 @@ def failures(folder: Path, names: Sequence[str] = ()) -> Iterator[None]:
         except OSError:  # a full disk, which the line names
             raise RunError(line) from error
         raise RunError(f"{line} (details in {log})") from error
+
+
+def leave(folder: Path, runs: str, failed: Sequence[str], *, stopped: bool, nothing: str) -> None:
+    """End a command of many runs, with 130 if the user stopped it. Raises RunError if runs failed or none has a result.
+
+    runs: how many there are, and of what; failed: name and reason of each; nothing: the line if none has a result.
+    """
+    if stopped:
+        console(stderr=True).print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
+        raise typer.Exit(STOPPED)
+    if failed:
+        again = f"try them again with: raydpzv resume {folder}"
+        raise RunError(f"{len(failed)} of {runs} failed, first {failed[0]}; {again}")
+    if nothing:
+        raise RunError(nothing)
 
 
 @contextmanager

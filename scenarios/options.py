@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raydpzv.config import catalog
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import InputError, SpecError, suggest
 from raydpzv.registry import LOGS, RUNNERS
 from scenarios import screen
 
@@ -18,26 +18,15 @@ if TYPE_CHECKING:
     from raydpzv.records.callbacks import Callback
 
 
-def scenario_names(incomplete: str) -> list[str]:
-    """Return the scenarios whose names start with the text, for the shell to complete."""
-    return [name for name in catalog.names() if name.startswith(incomplete)]
+def _completed(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return what completes a word for the shell; known: returns the names there are."""
+    return lambda incomplete: [name for name in known() if name.startswith(incomplete)]
 
 
-def comparable_names(incomplete: str) -> list[str]:
-    """Return the scenarios and comparisons whose names start with the text, for the shell to complete."""
-    known = sorted([*catalog.comparison_names(), *catalog.names()])
-    return [name for name in known if name.startswith(incomplete)]
-
-
-def grid_names(incomplete: str) -> list[str]:
-    """Return the grids whose names start with the text, for the shell to complete."""
-    return [name for name in sorted(catalog.grids()) if name.startswith(incomplete)]
-
-
-def runner_names(incomplete: str) -> list[str]:
-    """Return the runners whose names start with the text, for the shell to complete."""
-    return [name for name in RUNNERS if name.startswith(incomplete)]
-
+scenario_names = _completed(catalog.names)
+comparable_names = _completed(lambda: sorted([*catalog.names(catalog.COMPARISONS), *catalog.names()]))
+grid_names = _completed(lambda: catalog.names(catalog.GRIDS))
+runner_names = _completed(lambda: RUNNERS)
 
 ScenarioName = Annotated[
     str,
@@ -141,8 +130,22 @@ def logs_begun(folder: Path, chosen: Sequence[Callback]) -> list[Callback]:
     return found
 
 
-def chosen_runner(name: str) -> str:
-    """Return the runner of that name. Raises SpecError."""
-    if name in RUNNERS:
+def chosen_runner(name: str, *more: str) -> str:
+    """Return the runner of that name, or one of `more` names. Raises SpecError."""
+    if name in (*more, *RUNNERS):
         return name
-    raise SpecError(f'--runner: wanted {" or ".join(RUNNERS)}, got "{name}"')
+    raise SpecError(f'--runner: wanted {", ".join((*more, " or ".join(RUNNERS)))}, got "{name}"')
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """Return an option's numbers above 0, which commas separate. Raises SpecError."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = (0.0,)
+    if any(not 0 < value < float("inf") for value in found):
+        near = suggest(text, ["none"]) if option == "--epsilons" else ""
+        raise SpecError(
+            f'{option}: wanted numbers above 0, comma between them, got "{text}". {near}'.rstrip()
+        )
+    return found

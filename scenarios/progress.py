@@ -79,7 +79,7 @@ class _RunProgress(StatusCallback):
 
     def _update(self, status: Status) -> None:
         before, self._latest = self._latest, status
-        amount, new_stage = _amount(status, self._unit), status.stage != before.stage
+        amount, new_stage = amount_of(status, self._unit), status.stage != before.stage
         self._pace = _Pace() if status.stage else self._pace.after(amount, time.monotonic())
         self.display.count(amount)
         self.display.redraw(immediately=new_stage)
@@ -124,7 +124,7 @@ def progress_line(
     if status.stage:
         return f"starting, {duration(elapsed)}: waiting for {status.stage}"
     limit, unit = limit_of(spec)
-    amount = _amount(status, unit)
+    amount = amount_of(status, unit)
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
     loss = f"loss {_number(status.loss, '.4g')}"
     sent = f"up {size(status.bytes_up)}, down {size(status.bytes_down)}"
@@ -272,7 +272,8 @@ def _delta(status: Status, spec: AnyScenario) -> float:
     return spec.delta or math.nan
 
 
-def _amount(status: Status, unit: str) -> float:
+def amount_of(status: Status, unit: str) -> float:
+    """Return how much of a budget in this unit is spent."""
     amounts = {"updates": float(status.updates), "seconds": status.time}
     return amounts.get(unit, float(status.bytes_up + status.bytes_down))
 
@@ -290,14 +291,8 @@ def stop_on_signal(console: Console, stop: threading.Event | None = None) -> Ite
 
 def limit_of(spec: AnyScenario) -> tuple[float, str]:
     """Return the budget that a bar is drawn against, and its unit: "updates", "seconds" or "bytes"."""
-    budget = spec.budget
-    if budget.updates is not None:
-        return budget.updates, "updates"
-    if budget.seconds is not None:
-        return budget.seconds, "seconds"
-    if budget.bytes is not None:
-        return budget.bytes, "bytes"
-    return math.inf, "updates"
+    limits = ((getattr(spec.budget, unit), unit) for unit in ("updates", "seconds", "bytes"))
+    return next((found for found in limits if found[0] is not None), (math.inf, "updates"))
 
 
 def _number(value: float, form: str) -> str:

@@ -14,8 +14,8 @@ from rich.text import Text
 from raydpzv.files import as_json as json_text
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report.table import HeadTable, grid
-from raydpzv.search import promotion
-from raydpzv.search.bracket import TrialLeg
+from raydpzv.search import asha
+from raydpzv.search.asha import TrialLeg
 from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
 from raydpzv.search.search_folder import run_path
@@ -111,12 +111,10 @@ class SearchProgress(SearchWatch):
         self._display.count(done, self._plan.size)
 
     def grew(self, plan: SearchPlan) -> None:
-        """Record a plan with more trials."""
         self._plan = plan
         self._count(self._done)
 
     def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
-        """Record that trials continue until so many updates (None: to their end)."""
         for trial in trials:
             self._over.pop(trial.number, None)
         if self._plan.population:
@@ -133,7 +131,7 @@ class SearchProgress(SearchWatch):
         self._begun.add(leg.trial)
         self._count(len(self._begun))
         if leg.since:
-            self._display.say(promotion.said(leg))
+            self._display.say(asha.said(leg))
 
     def turned(self, turn: Turn) -> None:
         """Print which trials continue from others; their own results so far no longer count."""
@@ -145,11 +143,9 @@ class SearchProgress(SearchWatch):
             self._display.say(line)
 
     def began(self, trial: int) -> None:
-        """Show that a trial is at work."""
         self._at_work[trial] = {}
 
     def reported(self, trial: int, report: Mapping[str, Any]) -> None:
-        """Show how far a trial is."""
         stood, metric = self._at_work.get(trial, {}), self._plan.metric
         end = self._ends.get(trial)
         if report.get("updates") == end == stood.get("updates") and metric in stood:
@@ -161,7 +157,6 @@ class SearchProgress(SearchWatch):
         self._display.redraw()
 
     def ended(self, trial: int, reason: str) -> None:
-        """Say that a trial is over, and why it has no result if it has none."""
         self._over[trial] = self._at_work.pop(trial, {})
         self._standing.pop(trial, None)
         if reason:

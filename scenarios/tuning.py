@@ -3,7 +3,7 @@
 from ray import tune
 from scenarios.tuning import resources, trainable
 
-spec = scenarios.load("digits_dpzv", ["budget.updates=500"])
+spec = raydpzv.load("digits_dpzv", ["budget.updates=500"])
 tune.Tuner(
     tune.with_resources(trainable(spec), resources(spec)),
     param_space={"method.lr": tune.loguniform(1e-3, 1e-1), "seed": tune.grid_search([0, 1])},

@@ -39,7 +39,6 @@ class _Noted:
         self._inner, self._note = inner, note
 
     def release(self, mean: float, sigma: float, address: Address) -> float:
-        """Return what is on record."""
         self._note(address, mean, sigma)
         return self._inner.release(mean, sigma, address)
 
@@ -53,7 +52,6 @@ class _NotedIntegers:
     def release(
         self, sums_P: np.ndarray, how: IntegerRelease, address: tuple[int, int], *, batch: int, nonfinite: int
     ) -> tuple[np.ndarray, Receipt]:
-        """Return what is on record."""
         for p, query in enumerate(sums_P.tolist()):
             self._note((*address, p), query, how.scale)
         return self._inner.release(sums_P, how, address, batch=batch, nonfinite=nonfinite)
@@ -81,7 +79,6 @@ class _Batches(PrivacyFilter):
     def charge(
         self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
     ) -> PrivacyLoss:
-        """Record the rows of a client's next releases, all of one upload."""
         self.rows[client].append(ids)
         return super().charge(client, ids, releases)
 

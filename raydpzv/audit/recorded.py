@@ -30,7 +30,6 @@ class RecordedRun:
 
     @property
     def spec(self) -> VerticalScenario:
-        """The scenario."""
         return self.prepared.spec
 
     @property
@@ -40,7 +39,6 @@ class RecordedRun:
 
     @property
     def updates(self) -> int:
-        """Updates made."""
         return int(self.summary["updates"])
 
     def claim(self, adversary: str) -> Mapping[str, Any] | None:

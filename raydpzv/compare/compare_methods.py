@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.plan import Comparison, Planned, check_alike, read_comparison
 from raydpzv.compare.results import RUNS_FOLDER, collect
-from raydpzv.compare.run_comparison import PoolOptions, check_ready
+from raydpzv.compare.run_comparison import PoolOptions, check_ready, opened, unfinished
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError

@@ -58,20 +58,10 @@ class MethodEntry(Section):
     """Those of the comparison's values of ε that it takes part in; left out: all."""
 
 
-class _NotedFile(Section):
-    """A file that may be written in an old way, which its reader notes."""
-
-    _note: str = PrivateAttr("")
-
-    @property
-    def note(self) -> str:
-        """What is to be said of how the file is written; "": nothing."""
-        return self._note
-
-
-class ComparisonFile(_NotedFile):
+class ComparisonFile(Section):
     """A comparison as its author writes it."""
 
+    _note: str = PrivateAttr("")
     name: str = ""
     """Name of the comparison; left out: the file's."""
     title: str = ""
@@ -96,6 +86,11 @@ class ComparisonFile(_NotedFile):
     """Settings of the control that is synchronous SGD through the whole model."""
     heads: str = ""
     """Why the methods' heads learn by different step sizes or in different ways; left out: they do not."""
+
+    @property
+    def note(self) -> str:
+        """What is to be said of how the file is written, if that is an old way; "": nothing."""
+        return self._note
 
 
 F = TypeVar("F", bound=ComparisonFile)
@@ -134,7 +129,7 @@ def asked(
 
 
 def _check_known(names: Sequence[str]) -> None:
-    known = [*catalog.comparison_names(), *catalog.names()]
+    known = [*catalog.names(catalog.COMPARISONS), *catalog.names()]
     for name in names:
         catalog.refuse_standard_input(name)
         known_file = Path(name).suffix == ".toml" or Path(name).exists() or name in known

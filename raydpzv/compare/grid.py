@@ -230,11 +230,9 @@ def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
         f"Chosen by {file.criterion()}, median of seeds {seeds}.",
         *(_remark(file.methods[choice.point.entry], choice) for choice in choices),
     ]
-    return (
-        f"{MADE} {command}\n"
-        + "".join(f"# {line}\n" for line in head)
-        + tomli_w.dumps(_plain(own), multiline_strings=False)
-    )
+    return "".join(
+        f"{line}\n" for line in (f"{MADE} {command}", *(f"# {line}" for line in head))
+    ) + tomli_w.dumps(own)
 
 
 class _Scored(NamedTuple):
@@ -296,10 +294,3 @@ def _combinations(file: GridFile, entry: GridEntry, method: str, *, noisy: bool)
 
 def _word(epsilon: float | None) -> float | str:
     return "none" if epsilon is None else epsilon
-
-
-def _plain(value: Any) -> Any:
-    """Return lists for tuples, as TOML wants them."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value

@@ -7,7 +7,7 @@ even if the files it came from have changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,7 +100,7 @@ class Comparison:
         if not self.lines:
             raise SpecError("a comparison needs at least one method; none is left")
         seen: set[tuple[str, float | None]] = set()
-        first = _shared(self.lines[0].spec)
+        first = as_tree(self.lines[0].spec)
         for line in self.lines:
             if (line.label, line.epsilon) in seen:
                 raise SpecError(f"methods: {line} is there twice; give each a label of its own")
@@ -112,9 +112,9 @@ class Comparison:
                     "clock.kind: a comparison runs under the virtual clock (runs side by side would share real time, "
                     'and measure the machine); set clock.kind = "virtual"'
                 )
-            if different := [key for key, value in _shared(line.spec).items() if value != first.get(key)]:
+            if different := _different(line.spec, first):
                 raise SpecError(
-                    f"methods: {line} has another [{different[0]}] than {self.lines[0]}; methods differ in [method] "
+                    f"methods: {line} has another [{different}] than {self.lines[0]}; methods differ in [method] "
                     "and [privacy] alone, so that they can be compared: set it for all of them"
                 )
 
@@ -174,17 +174,17 @@ def _fault(error: ValidationError) -> str:
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
-def _shared(spec: AnyScenario) -> dict[str, Any]:
-    return {key: value for key, value in as_tree(spec).items() if key not in OWN}
+def _different(spec: AnyScenario, first: Mapping[str, Any]) -> str:
+    """Return what differs from the first line's scenario and may not; "" for nothing."""
+    return next((k for k, v in as_tree(spec).items() if k not in OWN and v != first.get(k)), "")
 
 
 def check_alike(specs: Sequence[AnyScenario]) -> None:
     """Raise SpecError for scenarios that differ in more than method and privacy; the rest is the first one's."""
     for spec in specs[1:]:
-        first = _shared(specs[0])
-        if different := [key for key, value in _shared(spec).items() if value != first.get(key)]:
+        if different := _different(spec, as_tree(specs[0])):
             raise SpecError(
-                f"{label_of(spec)}: has another [{different[0]}] than {label_of(specs[0])}; scenarios that are "
+                f"{label_of(spec)}: has another [{different}] than {label_of(specs[0])}; scenarios that are "
                 "compared differ in method and privacy alone: make the rest the same"
             )
 

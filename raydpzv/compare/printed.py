@@ -26,7 +26,7 @@ def comparison_lines(paper: Paper) -> list[str]:
 
     Raises SpecError for a value that is neither the paper's nor has a reason, and for an entry that no method has.
     """
-    names = [name for name in catalog.comparisons() if _file(name).scenario in paper.scenarios]
+    names = [name for name in catalog.names(catalog.COMPARISONS) if _file(name).scenario in paper.scenarios]
     if not names:
         return []
     used = {place for name in names for place in _used(paper, name)}

@@ -1,4 +1,4 @@
-"""The runs of a comparison, each in a folder of its own: made, resumed, or started again."""
+"""A comparison's folder: its plan, one writer at a time, and its runs, each made, resumed, or started again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from filelock import FileLock, Timeout
 
-from raydpzv.compare.plan import Comparison, Planned
+from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
@@ -27,10 +28,11 @@ from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued
 from raydpzv.experiment.runner import run_local
+from raydpzv.files import LOCK, PLAN, write_atomically
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.records.secrets_file import read_key
+from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, read_key
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
@@ -39,6 +41,82 @@ STOPPED = "stopped before its end"
 _SPAWN = get_context("spawn")
 _LOOK, _LEAVE = 0.1, 5.0
 """Seconds between looks at the processes, and seconds that an idle one gets to leave."""
+
+
+def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]:
+    """Lock a comparison's folder while the block runs; make it, or resume the same comparison in it.
+
+    The same comparison has the same lines, wherever their data are, and at least the seeds that it had; its targets may
+    differ. Raises as `plan_written` does.
+    """
+    return plan_written(
+        folder, "comparison", PLAN, comparison.as_toml(), lambda: _check_same(folder, comparison)
+    )
+
+
+@contextmanager
+def plan_written(folder: Path, kind: str, name: str, plan: str, check: Callable[[], None]) -> Iterator[None]:
+    """Lock the folder of a comparison or search (`kind`) while the block runs; make it, or resume in it.
+
+    name, plan: of the plan's file and its text; check: raises InputError if the file has another plan. It is also
+    raised for a folder with other contents, or one that another process writes.
+    """
+    try:
+        taken = folder.is_dir() and not (folder / name).is_file()
+        if taken and any(path.name != LOCK for path in folder.iterdir()):
+            raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot write the {kind} ({error.strerror or error}); choose another --out"
+        ) from None
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"{folder}: another process is writing this {kind}; wait for it, or stop it"
+        ) from None
+    try:
+        if (folder / name).is_file():
+            check()
+        _keep_key(folder)
+        write_atomically(folder / name, plan.encode())
+        yield
+    finally:
+        lock.release(force=True)
+
+
+def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
+    """Return the runs to make or to resume."""
+    return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
+
+
+def _keep_key(folder: Path) -> None:
+    """Write the operator's file of a comparison or search; its key shows whether the runs are on the same data.
+
+    A lost key is copied from a run. Raises DataError if the runs lost it too.
+    """
+    if (folder / OPERATOR).is_file():
+        return
+    runs = sorted(path.parent for path in (folder / RUNS_FOLDER).glob("*/environment.json"))
+    OperatorSecrets(read_key(runs[0]) if runs else new_key()).write(folder)
+
+
+def _check_same(folder: Path, comparison: Comparison) -> None:
+    former = read_comparison(folder / PLAN)
+    if [line.unlocated() for line in former.lines] != [line.unlocated() for line in comparison.lines]:
+        raise InputError(
+            f"{folder}: holds another comparison ({former.name}: other methods or settings); choose another --out, or "
+            f"continue that one: raydpzv resume {folder}"
+        )
+    if missing := sorted(set(former.seeds) - set(comparison.seeds)):
+        raise InputError(
+            f"{folder}: was started with seed {missing[0]} too; name all its seeds, or continue with: "
+            f"raydpzv resume {folder}"
+        )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ COMPARISONS = FOLDER / "comparisons"
 GRIDS = FOLDER / "grids"
 
 
-def names() -> list[str]:
-    """Return the names of the scenarios that come with the program."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+def names(folder: Path = FOLDER) -> list[str]:
+    """Return the names of what comes with the program in one of its folders: scenarios, comparisons or grids."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 @dataclass(frozen=True)
@@ -36,41 +36,26 @@ class Entry:
     source: str
 
 
-def scenario_entries() -> list[Entry]:
-    """Return every scenario that comes with the program."""
-    return [
-        _entry(name, tree.get("title", ""), tree) for name, tree in ((n, _scenario_tree(n)) for n in names())
-    ]
+def entries(folder: Path = FOLDER) -> list[Entry]:
+    """Return what comes with the program in one of its folders, as a list shows it."""
+    found = []
+    for name in names(folder):
+        tree = _tree(name, folder)
+        scenario = tree if folder == FOLDER else _tree(tree["scenario"])
+        horizontal = is_horizontal(scenario["method"]["name"])
+        found.append(Entry(name, tree.get("title", ""), horizontal, scenario["data"]["source"]))
+    return found
 
 
-def comparison_entries() -> list[Entry]:
-    """Return every comparison that comes with the program."""
-    return _entries(COMPARISONS)
-
-
-def grid_entries() -> list[Entry]:
-    """Return every grid that comes with the program."""
-    return _entries(GRIDS)
-
-
-def _entries(folder: Path) -> list[Entry]:
-    trees = {path.stem: tomllib.loads(path.read_text()) for path in sorted(folder.glob("*.toml"))}
-    return [_entry(n, tree.get("title", ""), _scenario_tree(tree["scenario"])) for n, tree in trees.items()]
-
-
-def _scenario_tree(name: str) -> dict[str, Any]:
-    return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+def _tree(name: str, folder: Path = FOLDER) -> dict[str, Any]:
+    return tomllib.loads((folder / f"{name}.toml").read_text())
 
 
 def written_keys(name: str) -> set[str]:
     """Return the dotted keys that the file of a scenario sets."""
-    tree = _scenario_tree(name)
+    tree = _tree(name)
     tables = {key: value for key, value in tree.items() if isinstance(value, dict)}
     return {*tree} - {*tables} | {f"{table}.{key}" for table, value in tables.items() for key in value}
-
-
-def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
-    return Entry(name, title, is_horizontal(scenario["method"]["name"]), scenario["data"]["source"])
 
 
 def is_horizontal(method: str) -> bool:
@@ -97,7 +82,7 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
         return toml.override(found, overrides) if overrides else found
     if path.suffix != ".toml" and not path.exists():
         path, base = FOLDER / f"{scenario}.toml", Path()
-        if scenario in {found.stem for found in COMPARISONS.glob("*.toml")}:
+        if scenario in names(COMPARISONS):
             raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
         if scenario not in names():
             raise SpecError(
@@ -157,17 +142,6 @@ def _checked(found: Any, name: str) -> AnyScenario:
     )
 
 
-def comparison_names() -> list[str]:
-    """Return the names of the comparisons that come with the program."""
-    return sorted(path.stem for path in COMPARISONS.glob("*.toml"))
-
-
-def comparisons() -> dict[str, str]:
-    """Return every comparison that comes with the program, and its line."""
-    texts = {name: (COMPARISONS / f"{name}.toml").read_text() for name in comparison_names()}
-    return {name: tomllib.loads(text).get("title", "") for name, text in texts.items()}
-
-
 def comparison(name: str) -> Path | None:
     """Return the file of a comparison by name or path; None if it is no comparison but, maybe, a scenario."""
     path = Path(name)
@@ -181,19 +155,14 @@ def comparison(name: str) -> Path | None:
     return path if isinstance(tree.get("scenario"), str) else None
 
 
-def grids() -> list[str]:
-    """Return the names of the grids that come with the program."""
-    return sorted(path.stem for path in GRIDS.glob("*.toml"))
-
-
 def grid(name: str) -> Path:
     """Return the file of a grid by name or path. Raises SpecError."""
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return path
-    if name not in grids():
+    known = names(GRIDS)
+    if name not in known:
         raise SpecError(
-            f'grid "{name}" is unknown. {suggest(name, grids())}Give a path to a TOML file or one of: '
-            f"{', '.join(grids())}"
+            f'grid "{name}" is unknown. {suggest(name, known)}Give a path to a TOML file or one of: {", ".join(known)}'
         )
     return GRIDS / f"{name}.toml"

@@ -122,7 +122,7 @@ def scenarios_page(below: Callable[[Paper], Sequence[str]] = lambda paper: ()) -
         lines += below(paper)
     repeated = {name for paper in found for name in paper.scenarios}
     lines += ["", "# Settings of ours, no paper's", "", "| scenario | what it is |", "|---|---|"]
-    lines += [f"| `{e.name}` | {e.title} |" for e in catalog.scenario_entries() if e.name not in repeated]
+    lines += [f"| `{e.name}` | {e.title} |" for e in catalog.entries() if e.name not in repeated]
     return "\n".join(lines)
 
 

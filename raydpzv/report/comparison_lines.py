@@ -39,7 +39,6 @@ WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 _NO_FLOATS = np.zeros(0)
 _FIELDS = ("update", "time", "bytes_up", "bytes_down", "vector_length", "accuracy")
 _NO_SCORES = ("label", "epsilon", "seed", *_FIELDS, "validation_accuracy")
-_NOTHING: Mapping[str, Any] = {**dict.fromkeys(_FIELDS, _NO_FLOATS), "scores": {}}
 
 Key = tuple[str, float | None, int]
 """Label, ε and seed: what tells runs apart."""
@@ -137,8 +136,26 @@ def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
     found: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
     for run in runs.to_pylist():
         found.setdefault((run["label"], run["epsilon"]), []).append(run)
-    by_run = curves_by_run(curves)
-    return [_line(label, epsilon, group, by_run) for (label, epsilon), group in found.items()]
+    places: dict[Key, list[int]] = {}
+    for i, key in enumerate(zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)):
+        places.setdefault(key, []).append(i)
+    names = [name for name in curves.column_names if name not in _NO_SCORES]
+    columns = {name: curves[name].to_numpy().astype(np.float64) for name in (*_FIELDS, *names)}
+
+    def evaluations(run: Mapping[str, Any]) -> Evaluations:
+        own = np.array(places.get((run["label"], run["epsilon"], run["seed"]), ()), np.int64)
+        own = own[np.argsort(columns["update"][own], kind="stable")]
+        scores = {name: columns[name][own] for name in names} if len(own) else {}
+        return Evaluations(
+            **{n: columns[n][own] for n in _FIELDS}, scores=scores, broken=ends_without_model(run)
+        )
+
+    def line(label: str, epsilon: float | None, group: Sequence[Mapping[str, Any]]) -> Line:
+        made = tuple(run for run in group if run["outcome"] != NOT_RUN)
+        told = (group[0]["method"], group[0]["control"], len(group) - len(made))
+        return Line(label, epsilon, made, tuple(map(evaluations, made)), *told)
+
+    return [line(*key, group) for key, group in found.items()]
 
 
 def calibrated(epsilon: float | None) -> str:
@@ -191,21 +208,6 @@ def judged(lines: Sequence[Line]) -> tuple[str, Sequence[Line]]:
     return score, found
 
 
-def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Any]]:
-    """Return the columns of every run's curve, in order of updates, and under "scores" those of loss and measures."""
-    places: dict[Key, list[int]] = {}
-    for i, key in enumerate(zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)):
-        places.setdefault(key, []).append(i)
-    scores = [name for name in curves.column_names if name not in _NO_SCORES]
-    columns = {name: curves[name].to_numpy().astype(np.float64) for name in (*_FIELDS, *scores)}
-    found: dict[Key, dict[str, Any]] = {}
-    for key, own in places.items():
-        order = np.array(own)[np.argsort(columns["update"][own], kind="stable")]
-        found[key] = {name: columns[name][order] for name in _FIELDS}
-        found[key]["scores"] = {name: columns[name][order] for name in scores}
-    return found
-
-
 def band(curves: Sequence[Evaluations], by: str) -> Band:
     """Return median and range of the accuracy at every update at which a run was evaluated.
 
@@ -232,18 +234,3 @@ def _at_updates(curve: Evaluations, values: Floats, grid: Floats, after: float) 
     if curve.broken and len(curve.update):
         found[grid > curve.update[-1]] = after
     return found
-
-
-def _line(
-    label: str,
-    epsilon: float | None,
-    group: Sequence[Mapping[str, Any]],
-    by_run: Mapping[Key, Mapping[str, Any]],
-) -> Line:
-    made = tuple(run for run in group if run["outcome"] != NOT_RUN)
-    curves = tuple(
-        Evaluations(**by_run.get((label, epsilon, run["seed"]), _NOTHING), broken=ends_without_model(run))
-        for run in made
-    )
-    first = group[0]
-    return Line(label, epsilon, made, curves, first["method"], first["control"], len(group) - len(made))

@@ -20,9 +20,9 @@ from raydpzv.files import write_atomically
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
 from raydpzv.report import page_data
-from raydpzv.report.comparison_lines import Line, band, fails, judged, lines
+from raydpzv.report.comparison_lines import Line, band, fails, judged
 from raydpzv.report.comparison_privacy import MEANING, compared_privacy, privacy_line
-from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, measures_of, table
+from raydpzv.report.comparison_table import Compared, ComparisonView
 from raydpzv.report.page import as_data, rendered, write_pictures
 from raydpzv.report.plots import ReportFigure, check_form
 
@@ -68,40 +68,46 @@ def write_comparison(folder: Path, compared: Compared, about: About, form: str =
     check_form(form)
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     (folder / "rows").mkdir(exist_ok=True)
-    folded = table(compared.runs, compared.curves, about.targets)
+    view = ComparisonView(compared, about.targets)
     for name, rows in compared._asdict().items():
         _write_table(folder / "rows" / name, rows)
-    _write_table(folder / "table", folded)
-    write_atomically(folder / "table.tex", words.paper_table(compared, about.targets).encode())
-    found = _pictures(folded, compared, about.targets)
+    _write_table(folder / "table", view.table)
+    write_atomically(folder / "table.tex", words.paper_table(view).encode())
+    found = _pictures(view)
     write_pictures(folder / "plots", [p for p in found.values() if p], set(found), form)
-    page = comparison_page(compared, about, form)
-    write_atomically(folder / "comparison.html", page.encode())
+    write_atomically(folder / "comparison.html", _page(view, about, found, form=form).encode())
     return folder / "comparison.html"
 
 
-def comparison_page(compared: Compared, about: About, form: str = "png", version: str = "") -> str:
-    """Return the page of a comparison, whose pictures for papers have this form; version: see `rendered`."""
-    folded = table(compared.runs, compared.curves, about.targets)
-    found = _pictures(folded, compared, about.targets)
+def comparison_page(compared: Compared, about: About, version: str) -> str:
+    """Return the page of a comparison that is watched; version: see `rendered`."""
+    view = ComparisonView(compared, about.targets)
+    return _page(view, about, _pictures(view), version=version)
+
+
+def _page(
+    view: ComparisonView,
+    about: About,
+    found: Mapping[str, ReportFigure | None],
+    *,
+    form: str = "png",
+    version: str = "",
+) -> str:
     missing = [
-        (name.replace("_", " "), why if len(compared.curves) else "no run has finished")
+        (name.replace("_", " "), why if len(view.compared.curves) else "no run has finished")
         for name, why in _NOT_DRAWN.items()
         if found[name] is None
     ]
-    drawn, said = sorted(filter(found.get, found)), _words(folded, compared, about)
-    return rendered("comparison", version=version, missing=missing, form=form, drawn=drawn, **said)
-
-
-def _words(folded: pa.Table, compared: Compared, about: About) -> dict[str, Any]:
-    """Return what the page says."""
-    runs, curves, claims = compared
-    targets = dict.fromkeys(about.targets)
-    budgets, privacy = (
-        (equal_bytes(curves, runs), equal_seconds(curves, runs)),
-        compared_privacy(claims, runs),
+    drawn = sorted(filter(found.get, found))
+    return rendered(
+        "comparison", version=version, missing=missing, form=form, drawn=drawn, **_words(view, about)
     )
-    data = _data(lines(runs, curves))
+
+
+def _words(view: ComparisonView, about: About) -> dict[str, Any]:
+    """Return what the page says."""
+    runs, _, claims = view.compared
+    privacy, data = compared_privacy(claims, runs), _data(view.lines)
     return {
         "data": as_data(data),
         "axes": data["axes"],
@@ -111,17 +117,19 @@ def _words(folded: pa.Table, compared: Compared, about: About) -> dict[str, Any]
         "plan": about.plan,
         "heads": words.heads_line(about.heads),
         "facts": _facts(runs),
-        "accuracy": words.page_grid(folded, budgets, about.targets, measures_of(runs)),
+        "accuracy": words.page_grid(view),
         "runs": words.run_rows(runs, about.pages),
         "accuracy_note": words.ACCURACY_NOTE,
-        "targets": [(words.target_title(t), words.target_grid(folded, t)) for t in targets],
+        "targets": [
+            (words.target_title(t), words.target_grid(view.rows, t)) for t in dict.fromkeys(view.targets)
+        ],
         "target_note": words.TARGET_NOTE,
         "privacy": privacy,
         "privacy_notes": [[privacy.notes[n - 1] for n in row.notes] for row in privacy.rows],
         "privacy_line": privacy_line(claims, runs),
         "privacy_meaning": MEANING,
         "failures": words.failure_lines(runs),
-        "warnings": words.warning_lines(runs, curves),
+        "warnings": words.warning_lines(view),
     }
 
 
@@ -158,15 +166,9 @@ def _facts(runs: pa.Table) -> str:
     return ", ".join(said + ([f"{failed} of them FAILED"] if failed else []))
 
 
-def _pictures(
-    folded: pa.Table, compared: Compared, targets: Sequence[float]
-) -> dict[str, ReportFigure | None]:
-    found = lines(compared.runs, compared.curves)
+def _pictures(view: ComparisonView) -> dict[str, ReportFigure | None]:
     costs = {"bytes_to_target", "seconds_to_target"}
-    return {
-        name: getattr(plots, name)(folded, found, targets) if name in costs else getattr(plots, name)(found)
-        for name in _NOT_DRAWN
-    }
+    return {name: getattr(plots, name)(view if name in costs else view.lines) for name in _NOT_DRAWN}
 
 
 def _write_table(path: Path, rows: pa.Table) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -28,7 +27,7 @@ from raydpzv.report.comparison_lines import (
     judged,
     named,
 )
-from raydpzv.report.comparison_table import target_name
+from raydpzv.report.comparison_table import ComparisonView, target_name
 from raydpzv.report.plots import Curve, Look, Panel, ReportFigure
 
 DISCLAIMER = (
@@ -330,32 +329,24 @@ class _Spent:
         return float(row[f"{self.name}_{target_name(target)}_{end}"]) / self.divisor
 
 
-def bytes_to_target(table: pa.Table, lines: Sequence[Line], targets: Sequence[float]) -> ReportFigure | None:
-    """Draw the median bytes, up and down together, up to each target that any run reached.
-
-    table, lines: what `raydpzv.report.comparison_table` makes of the same runs.
-    """
-    ends = [v for t in targets for v in table[f"bytes_{target_name(t)}_median"].to_pylist()]
+def bytes_to_target(view: ComparisonView) -> ReportFigure | None:
+    """Draw the median bytes, up and down together, up to each target that any run reached."""
+    ends = [row[f"bytes_{target_name(t)}_median"] for t in view.targets for row in view.rows]
     divisor, unit = text.size_unit(max((v for v in ends if math.isfinite(v)), default=0.0))
-    cost = _Spent("bytes", f"sent, up and down ({unit})", divisor, lambda v: text.size(round(v)))
+    cost = _Spent("bytes", f"sent, up and down ({unit})", divisor, text.size)
     caption = "Bytes, up and down together, until the first evaluation at or above a test accuracy"
-    return _draw_costs(table.to_pylist(), looks(lines), targets, cost, caption)
+    return _draw_costs(view, cost, caption)
 
 
-def seconds_to_target(
-    table: pa.Table, lines: Sequence[Line], targets: Sequence[float]
-) -> ReportFigure | None:
+def seconds_to_target(view: ComparisonView) -> ReportFigure | None:
     """Draw the median simulated seconds up to each target that any run reached; None where no time passes."""
     cost = _Spent("seconds", "simulated seconds", 1.0, lambda v: f"{text.number(v)} s")
-    caption = "Simulated seconds until the first evaluation at or above a test accuracy"
-    return _draw_costs(table.to_pylist(), looks(lines), targets, cost, caption)
+    return _draw_costs(view, cost, "Simulated seconds until the first evaluation at or above a test accuracy")
 
 
-def _draw_costs(
-    rows: Sequence[Row], look: Mapping[str, Look], targets: Sequence[float], cost: _Spent, caption: str
-) -> ReportFigure | None:
+def _draw_costs(view: ComparisonView, cost: _Spent, caption: str) -> ReportFigure | None:
     """Draw one panel for each target, one bar for each line."""
-    asked = list(dict.fromkeys(targets))
+    rows, look, asked = view.rows, looks(view.lines), list(dict.fromkeys(view.targets))
     reached = [t for t in asked if any(r[f"reached_{target_name(t)}"] for r in rows)]
     costs = [cost.of(r, t, end) for t in reached for r in rows for end in ("median", "min", "max")]
     ends = [v for v in costs if math.isfinite(v) and v > 0]

@@ -15,7 +15,9 @@ A run that was not made ("not run") is in no number but `not_run`. A median over
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +29,6 @@ from raydpzv.report.comparison_lines import (
     Evaluations,
     Floats,
     Line,
-    curves_by_run,
     ends_without_model,
     final_accuracy,
     known,
@@ -59,17 +60,11 @@ RUNS = pa.schema(
         ("loss", pa.float64()),
         ("top_share", pa.float64()),
         ("largest_class_share", pa.float64()),  # of the held-out rows; NaN in runs of older versions
-        (
-            "control_accuracy",
-            pa.float64(),
-        ),  # of frozen clients with the same seed; NaN for controls, or without one
+        ("control_accuracy", pa.float64()),  # of frozen clients with the same seed; NaN without one
         ("updates", pa.int64()),
         ("bytes_up", pa.int64()),
         ("bytes_down", pa.int64()),
-        (
-            "vector_length",
-            pa.float64(),
-        ),  # numbers sent both ways, per client; NaN in vertical runs and older ones
+        ("vector_length", pa.float64()),  # numbers sent both ways, per client; NaN in vertical runs
         ("simulated_seconds", pa.float64()),
         ("seconds", pa.float64()),
         ("staleness", pa.float64()),  # mean
@@ -121,16 +116,17 @@ class Compared(NamedTuple):
     curves: pa.Table
     claims: pa.Table
 
-    def _folded(self) -> tuple[pa.Table, str]:
+    def _folded(self) -> tuple[list[dict[str, Any]], str]:
         """Return a row for each method and ε, and the score that they are judged by."""
-        folded, score = table(self.runs, self.curves, ()), score_name(lines(self.runs, self.curves))
-        if f"{score}_median" not in folded.column_names:  # it has no column of the loss
-            score = next(iter(measures_of(self.runs)), "accuracy")
-        return folded, score
+        view = ComparisonView(self)
+        score = score_name(view.lines)
+        if any(f"{score}_median" not in row for row in view.rows):  # they have no column of the loss
+            score = next(iter(view.measures), "accuracy")
+        return view.rows, score
 
     def __repr__(self) -> str:
         folded, score = self._folded()
-        each = ", ".join(f"{row['label']} {row[f'{score}_median']:.3f}" for row in folded.to_pylist())
+        each = ", ".join(f"{row['label']} {row[f'{score}_median']:.3f}" for row in folded)
         return f"<comparison of {self.runs.num_rows} runs, median test {score}:\n {each}>"
 
     def _repr_html_(self) -> str:
@@ -142,15 +138,13 @@ class Compared(NamedTuple):
                 f"{row['runs']}{', ' + row['why'] if row['why'] else ''}",
                 "{:.3f} ({:.3f} to {:.3f})".format(*(row[f"{score}_{end}"] for end in _SPREAD)),
             )
-            for row in folded.to_pylist()
+            for row in folded
         ]
         heads = ("method", "noise calibrated to ε", "runs", f"test {score}: median (min to max)")
         return table_html("comparison", rows, heads)
 
 
 _SPREAD = ("median", "min", "max")
-_SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
-"""Names of scores beside accuracy, of which the table has ranges."""
 
 
 def target_name(target: float) -> str:
@@ -158,55 +152,78 @@ def target_name(target: float) -> str:
     return f"{target:.10g}"
 
 
-def table(runs: pa.Table, curves: pa.Table, targets: Sequence[float]) -> pa.Table:
-    """Return one row per line: medians over its seeds and, for accuracies and costs, their ranges.
+@dataclass(frozen=True)
+class ComparisonView:
+    """A comparison as its tables, pictures and page read it; targets: test accuracies, shares of 1."""
 
-    Accuracies are shares of 1. `updates`, bytes, seconds (simulated) and staleness are medians over the runs that left
-    a summary. A cost of a target is infinite for a run that never reached it; `slower_T` is the median time to T as a
-    multiple of the quickest line's that is no control, NaN where that one took no time.
-    """
-    found, asked = lines(runs, curves), [target_name(t) for t in dict.fromkeys(targets)]
-    sent, passed = equal_bytes(curves, runs), equal_seconds(curves, runs)
-    measures = measures_of(runs)
-    rows = [_row(line, sent, passed, dict.fromkeys(targets)) | _measures(line, measures) for line in found]
-    for name in asked:
-        medians = [
-            row[f"seconds_{name}_median"] for row, line in zip(rows, found, strict=True) if not line.control
-        ]
-        quickest = min((m for m in medians if not math.isnan(m)), default=math.nan)
-        for row in rows:
-            compared = math.isfinite(quickest) and quickest > 0
-            row[f"slower_{name}"] = row[f"seconds_{name}_median"] / quickest if compared else math.nan
-    return pa.Table.from_pylist(rows, schema=_schema(asked, measures))
+    compared: Compared
+    targets: Sequence[float] = ()
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The lines of the table."""
+        return lines(self.compared.runs, self.compared.curves)
+
+    @cached_property
+    def measures(self) -> list[str]:
+        """The names of further measures that runs have: of numbers, and the user's."""
+        return [name for name in self.compared.runs.column_names if name not in RUNS.names]
+
+    @cached_property
+    def bytes_at(self) -> int:
+        """The most bytes, up and down together, that every run covers; 0 where nothing travels.
+
+        Runs that send nothing cover any number. Those not run are left out, and those that broke off without a model,
+        which count with accuracy 0 at any budget.
+        """
+        return int(min((c.bytes[-1] for c in self._moving if c.bytes[-1] > 0), default=0))
+
+    @cached_property
+    def seconds_at(self) -> float:
+        """The most seconds of the run's clock that every run covers, as of bytes; NaN where no time passes."""
+        return float(min((c.time[-1] for c in self._moving if c.time[-1] > 0), default=math.nan))
+
+    @cached_property
+    def _moving(self) -> list[Evaluations]:
+        """The curves over which an equal budget is taken: those with an evaluation after update 0."""
+        found = [c for line in self.lines for c in line.curves if not c.broken and c.scored]
+        return [c for c in found if len(c.update) and c.update[-1] > 0]
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per line: medians over its seeds and, for accuracies and costs, their ranges.
+
+        Accuracies are shares of 1. `updates`, bytes, seconds (simulated) and staleness are medians over the runs that
+        left a summary. A cost of a target is infinite for a run that never reached it; `slower_T` is the median time to
+        T as a multiple of the quickest line's that is no control, NaN where that one took no time.
+        """
+        found = [_row(line, self) for line in self.lines]
+        for name in map(target_name, dict.fromkeys(self.targets)):
+            medians = [row[f"seconds_{name}_median"] for row in found if not row["control"]]
+            quickest = min((m for m in medians if not math.isnan(m)), default=math.nan)
+            for row in found:
+                compared = math.isfinite(quickest) and quickest > 0
+                row[f"slower_{name}"] = row[f"seconds_{name}_median"] / quickest if compared else math.nan
+        return found
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The rows as a table."""
+        names = list(self.rows[0] if self.rows else _row(Line("", None, (), (), "", False, 0), self))
+        kinds = [_TYPES.get("reached" if n.startswith("reached_") else n, pa.float64()) for n in names]
+        return pa.Table.from_pylist(self.rows, schema=pa.schema(list(zip(names, kinds, strict=True))))
 
 
-def equal_bytes(curves: pa.Table, runs: pa.Table | None = None) -> int:
-    """Return the most bytes, up and down together, that every run covers; 0 where nothing travels.
-
-    Runs that send nothing cover any number. runs: leaves out those not run, and those that broke off without a model,
-    which count with accuracy 0 at any budget.
-    """
-    spent = [c.bytes[-1] for c in _moving(curves, runs) if c.bytes[-1] > 0]
-    return int(min(spent, default=0))
+_TYPES = {
+    **dict.fromkeys(("label", "method", "why", "warnings"), pa.string()),
+    **dict.fromkeys(("control", "private"), pa.bool_()),
+    **dict.fromkeys(("runs", "failures", "not_run", "reached"), pa.int64()),
+}
+"""Types of the table's columns that are no numbers, or whole ones."""
 
 
-def equal_seconds(curves: pa.Table, runs: pa.Table | None = None) -> float:
-    """Return the most seconds of the run's clock that every run covers, as `equal_bytes`; NaN where no time passes."""
-    return float(min((c.time[-1] for c in _moving(curves, runs) if c.time[-1] > 0), default=math.nan))
-
-
-def _moving(curves: pa.Table, runs: pa.Table | None) -> list[Evaluations]:
-    """Return the curves over which an equal budget is taken: those with an evaluation after update 0."""
-    if runs is None:
-        found = [Evaluations(**fields, broken=False) for fields in curves_by_run(curves).values()]
-    else:
-        found = [c for line in lines(runs, curves) for c in line.curves if not c.broken]
-    found = [c for c in found if c.scored]
-    return [c for c in found if len(c.update) and c.update[-1] > 0]
-
-
-def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict[str, Any]:
-    runs, curves = line.runs, line.curves
+def _row(line: Line, view: ComparisonView) -> dict[str, Any]:
+    runs, curves, sent, passed = line.runs, line.curves, view.bytes_at, view.seconds_at
     left = [run for run in runs if run["status"] != "missing"]
     row: dict[str, Any] = {
         "label": line.label,
@@ -219,41 +236,22 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
         "why": line.why,
         **_spread("accuracy", [final_accuracy(run) for run in runs]),
         **_spread("best", _of_model(runs, "best_accuracy")),
-        **_spread("roc_auc", _of_model(runs, "roc_auc")),
-        **_spread("pr_auc", _of_model(runs, "pr_auc")),
-        **_spread("balanced_accuracy", _of_model(runs, "balanced_accuracy")),
-        **_spread("concordance", _of_model(runs, "concordance")),
-        **{
-            f"{name}_median": _median([run[name] for run in left])
-            for name in ("updates", "bytes_up", "bytes_down", "vector_length")
-        },
-        "seconds_median": _median([run["simulated_seconds"] for run in left]),
-        "staleness_median": _median([run["staleness"] for run in left]),
-        **_spread("equal_bytes", [_accuracy_at(c, c.bytes, sent) for c in curves] if sent else []),
-        **_spread(
-            "equal_seconds", [] if math.isnan(passed) else [_accuracy_at(c, c.time, passed) for c in curves]
-        ),
-        "private": bool(runs) and all(run["private"] for run in runs),
-        "warnings": "; ".join(line.warnings),
     }
-    for target in targets:
+    for name in ("roc_auc", "pr_auc", "balanced_accuracy", "concordance"):
+        row |= _spread(name, _of_model(runs, name))
+    for name in ("updates", "bytes_up", "bytes_down", "vector_length", "simulated_seconds", "staleness"):
+        row[f"{name.removeprefix('simulated_')}_median"] = _median([run[name] for run in left])
+    row |= _spread("equal_bytes", [_accuracy_at(c, c.bytes, sent) for c in curves] if sent else [])
+    timed = curves if not math.isnan(passed) else ()
+    row |= _spread("equal_seconds", [_accuracy_at(c, c.time, passed) for c in timed])
+    row["private"] = bool(runs) and all(run["private"] for run in runs)
+    row["warnings"] = "; ".join(line.warnings)
+    for target in dict.fromkeys(view.targets):
         row |= _cost(line, target)
+    ended = [run for run in runs if not ends_without_model(run)]  # a measure has no worst value
+    for name in view.measures:
+        row |= _spread(name, [known(run[name]) for run in ended])
     return row
-
-
-def measures_of(runs: pa.Table) -> list[str]:
-    """Return the names of further measures that a comparison's runs have: of numbers, and the user's."""
-    return [name for name in runs.column_names if name not in RUNS.names]
-
-
-def _measures(line: Line, names: Sequence[str]) -> dict[str, float]:
-    """Return the columns of further measures: over the runs that end with a model, since none has a worst value."""
-    ended = [run for run in line.runs if not ends_without_model(run)]
-    return {
-        column: value
-        for name in names
-        for column, value in _spread(name, [known(run[name]) for run in ended]).items()
-    }
 
 
 def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -289,6 +287,7 @@ def _cost(line: Line, target: float) -> dict[str, Any]:
         f"bytes_up_{name}_median": _median(costs["bytes_up"]),
         f"bytes_down_{name}_median": _median(costs["bytes_down"]),
         **_spread(f"bytes_{name}", costs["bytes"]),
+        f"slower_{name}": math.nan,
     }
 
 
@@ -302,36 +301,3 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
 def _median(values: Sequence[float | None]) -> float:
     found = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
     return float(np.median(found)) if found else math.nan
-
-
-def _schema(targets: Sequence[str], measures: Sequence[str] = ()) -> pa.Schema:
-    fields = [
-        *(
-            ("label", pa.string()),
-            ("method", pa.string()),
-            ("control", pa.bool_()),
-            ("epsilon", pa.float64()),
-        ),
-        *((name, pa.int64()) for name in ("runs", "failures", "not_run")),
-        ("why", pa.string()),
-        *_floats("accuracy", _SPREAD),
-        *(field for name in _SCORES for field in _floats(name, _SPREAD)),
-        *(
-            (f"{n}_median", pa.float64())
-            for n in ("updates", "bytes_up", "bytes_down", "vector_length", "seconds", "staleness")
-        ),
-        *_floats("equal_bytes", _SPREAD),
-        *_floats("equal_seconds", _SPREAD),
-        ("private", pa.bool_()),
-        ("warnings", pa.string()),  # what makes its runs suspicious though they did not fail; "" if nothing
-    ]
-    for name in targets:
-        fields += [(f"reached_{name}", pa.int64()), (f"updates_{name}_median", pa.float64())]
-        fields += _floats(f"seconds_{name}", _SPREAD)
-        fields += [(f"{way}_{name}_median", pa.float64()) for way in ("bytes_up", "bytes_down")]
-        fields += [*_floats(f"bytes_{name}", _SPREAD), (f"slower_{name}", pa.float64())]
-    return pa.schema([*fields, *(field for name in measures for field in _floats(name, _SPREAD))])
-
-
-def _floats(name: str, whats: Sequence[str]) -> list[tuple[str, pa.DataType]]:
-    return [(f"{name}_{what}", pa.float64()) for what in whats]

@@ -1,7 +1,7 @@
 """A comparison in words: its tables of accuracies and costs, and sentences on failures and targets.
 
 The ε beside a method is what its noise is calibrated to, no guarantee: the privacy table alone says what is proved.
-`folded` is what `raydpzv.report.comparison_table.table` returns; a row is a line of it.
+A row is one of `raydpzv.report.comparison_table.ComparisonView`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,9 @@ from rich.text import Text
 
 from raydpzv.records.summary_fields import shown
 from raydpzv.report import text
-from raydpzv.report.comparison_lines import CALIBRATED, NOT_RUN, as_meant, calibrated, fails, lines, named
+from raydpzv.report.comparison_lines import CALIBRATED, NOT_RUN, as_meant, calibrated, fails, named
 from raydpzv.report.comparison_privacy import privacy_block, privacy_line
-from raydpzv.report.comparison_table import (
-    Compared,
-    equal_bytes,
-    equal_seconds,
-    measures_of,
-    table,
-    target_name,
-)
+from raydpzv.report.comparison_table import ComparisonView, target_name
 from raydpzv.report.latex import latex
 from raydpzv.report.table import Column, Grid, Mark, grid
 
@@ -46,31 +39,30 @@ AIM = "aim: ε"
 _TITLE = "median over the seeds (lowest to highest)"
 _AIM = f"; {AIM} is what noise is calibrated to by each method's own argument, not what is proved"
 _MOST_WARNINGS = 3
+_BELOW, _BESIDE = "\n{} to {}", " ({} to {})"
+"""How a range follows its median."""
 
 Row = Mapping[str, Any]
 Show = Callable[[float], str]
 
 
-def paper_table(compared: Compared, targets: Sequence[float]) -> str:
+def paper_table(view: ComparisonView) -> str:
     """Return the summary's table as LaTeX: medians over the seeds, with their ranges."""
-    runs, curves, _ = compared
-    budgets = (equal_bytes(curves, runs), equal_seconds(curves, runs))
-    found = summary_grid(table(runs, curves, targets), *budgets, measures_of(runs))
-    return latex(found, f"Test scores: {_TITLE}{_AIM if AIM in found.heads else ''}.", failures_line(runs))
+    found = summary_grid(view)
+    title = f"Test scores: {_TITLE}{_AIM if AIM in found.heads else ''}."
+    return latex(found, title, failures_line(view.compared.runs))
 
 
-def summary_report(compared: Compared, targets: Sequence[float]) -> Group:
+def summary_report(view: ComparisonView) -> Group:
     """Return a comparison for one screen of 120 columns: a table, and a line each for failures, targets, privacy."""
-    runs, curves, claims = compared
-    folded = table(runs, curves, targets)
-    found = summary_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs), measures_of(runs))
-    failed, warnings = failures_line(runs), warning_lines(runs, curves)
+    runs, _, claims = view.compared
+    found, failed, warnings = summary_grid(view), failures_line(runs), warning_lines(view)
     score = next((name for name in ("concordance", "accuracy") if name in found.heads), "scores")
     hidden = len(warnings) - _MOST_WARNINGS
     parts: list[RenderableType] = [
         found.console(f"Test {score}: {_TITLE}{_AIM if AIM in found.heads else ''}", gap=0, once=True),
         Text(failed, "bold red" if "FAILED" in failed else ""),
-        *(Text(target_line(folded, target)) for target in dict.fromkeys(targets) if score == "accuracy"),
+        *(Text(target_line(view.rows, t)) for t in dict.fromkeys(view.targets) if score == "accuracy"),
         Text(privacy_line(claims, runs)),
         *(Text(line, "yellow") for line in warnings[:_MOST_WARNINGS]),
         *([Text(f"{hidden} more warnings: --explain", "yellow")] if hidden > 0 else []),
@@ -78,114 +70,95 @@ def summary_report(compared: Compared, targets: Sequence[float]) -> Group:
     return Group(*parts)
 
 
-def console_report(compared: Compared, targets: Sequence[float]) -> Group:
+def console_report(view: ComparisonView) -> Group:
     """Return everything about a comparison, for a console of 120 columns."""
-    runs, curves, claims = compared
-    folded = table(runs, curves, targets)
-    found = accuracy_grid(folded, equal_bytes(curves, runs), equal_seconds(curves, runs), measures_of(runs))
+    runs, _, claims = view.compared
     parts: list[RenderableType] = [
-        found.console("Test accuracy: median, and range over the seeds", gap=0, once=True),
+        accuracy_grid(view).console("Test accuracy: median, and range over the seeds", gap=0, once=True),
         Text(ACCURACY_NOTE, "dim"),
     ]
-    for target in dict.fromkeys(targets):
-        found, title = target_grid(folded, target), target_title(target)
+    for target in dict.fromkeys(view.targets):
+        found, title = target_grid(view.rows, target), target_title(target)
         shown = found.console(f"What it took to reach {title}", gap=0, once=True)
         parts += [Text(), shown if found.rows else Text(f"No run reached {title}.")]
-    if targets:
+    if view.targets:
         parts.append(Text(TARGET_NOTE, "dim"))
     parts += [Text(), privacy_block(claims, runs), Text()]
-    warnings = (Text(line, "yellow") for line in warning_lines(runs, curves))
+    warnings = (Text(line, "yellow") for line in warning_lines(view))
     failed = (Text(line, "bold red" if line.startswith("FAILED") else "") for line in failure_lines(runs))
     return Group(*parts, *failed, *warnings)
 
 
-def summary_grid(folded: pa.Table, bytes_at: int, seconds_at: float, measures: Sequence[str] = ()) -> Grid:
-    """Return one row of one line for each method at each ε; columns that would say nothing are left out.
+_SCORES = (
+    ("best by validation", "best", text.percent),
+    ("ROC AUC", "roc_auc", text.short),
+    ("PR AUC", "pr_auc", text.short),
+    ("balanced accuracy", "balanced_accuracy", text.percent),
+    ("concordance", "concordance", text.short),
+)
+"""Scores beside accuracy: titles, names and how they are shown."""
 
-    bytes_at, seconds_at: budgets that every run covers, 0 and NaN where there is none. measures: further ones, by name.
-    """
-    rows = folded.to_pylist()
+
+def summary_grid(view: ComparisonView) -> Grid:
+    """Return one row of one line for each method at each ε; columns that would say nothing are left out."""
+    rows = view.rows
     columns = [_METHOD]
     if any(row["epsilon"] is not None for row in rows):
         columns.append(Column(AIM, lambda r: r["epsilon"], calibrated))
     columns.append(_runs(why=False))
     if _scored(rows, "concordance"):
-        columns.append(_spread("concordance", "concordance", text.short, " ({} to {})"))
-    elif not all(math.isnan(row["accuracy_median"]) for row in rows) or not measures:
-        columns.append(_spread("accuracy", "accuracy", text.percent, " ({} to {})"))
-    columns += [_spread(name, name, text.short, " ({} to {})") for name in measures]
-    if bytes_at:
-        columns.append(_median(f"at {text.size(bytes_at)}", "equal_bytes", text.percent))
-    if not math.isnan(seconds_at):
-        columns.append(_median(f"at {seconds_text(seconds_at)}", "equal_seconds", text.percent))
-    columns += [_median("bytes up", "bytes_up", bytes_text), _median("bytes down", "bytes_down", bytes_text)]
+        columns.append(_spread("concordance", "concordance", text.short, _BESIDE))
+    elif not all(math.isnan(row["accuracy_median"]) for row in rows) or not view.measures:
+        columns.append(_spread("accuracy", "accuracy", text.percent, _BESIDE))
+    columns += [_spread(name, name, text.short, _BESIDE) for name in view.measures]
+    columns += _budgets(view, lambda title, name: _median(title, name, text.percent))
+    columns += [_median("bytes up", "bytes_up", text.size), _median("bytes down", "bytes_down", text.size)]
     if not all(math.isnan(row["vector_length_median"]) for row in rows):
         columns.append(_median("numbers per client", "vector_length", text.number))
-    if not math.isnan(seconds_at):
+    if not math.isnan(view.seconds_at):
         columns.append(_median("simulated", "seconds", seconds_text))
     return grid(columns, rows)
 
 
-def accuracy_grid(folded: pa.Table, bytes_at: int, seconds_at: float, measures: Sequence[str] = ()) -> Grid:
-    """Return one row per line of the table, with ranges on lines of their own; budgets as for `summary_grid`."""
-    rows = folded.to_pylist()
-    scores = [
-        _spread("best by validation", "best", text.percent),
-        _spread("ROC AUC", "roc_auc", text.short),
-        _spread("PR AUC", "pr_auc", text.short),
-        _spread("balanced accuracy", "balanced_accuracy", text.percent),
-        _spread("concordance", "concordance", text.short),
-    ]
-    names = ("best", "roc_auc", "roc_auc", "balanced_accuracy", "concordance")
+def accuracy_grid(view: ComparisonView) -> Grid:
+    """Return one row per line of the table, with ranges on lines of their own."""
     columns = [_METHOD, Column(CALIBRATED, lambda r: r["epsilon"], calibrated), _runs(why=True)]
     columns.append(_spread("accuracy", "accuracy", text.percent))
-    columns += [_spread(name, name, text.short) for name in measures]
-    columns += [column for column, name in zip(scores, names, strict=True) if _scored(rows, name)]
-    if bytes_at:
-        columns.append(_spread(f"at {text.size(bytes_at)}", "equal_bytes", text.percent))
-    if not math.isnan(seconds_at):
-        columns.append(_spread(f"at {seconds_text(seconds_at)}", "equal_seconds", text.percent))
-    columns.append(_pair("bytes up, bytes down", ("bytes_up", bytes_text), ("bytes_down", bytes_text)))
-    if math.isnan(seconds_at):
+    columns += [_spread(name, name, text.short) for name in view.measures]
+    columns += [_spread(*score) for score in _SCORES if _scored(view.rows, score[1])]
+    columns += _budgets(view, lambda title, name: _spread(title, name, text.percent))
+    columns.append(_pair("bytes up, bytes down", ("bytes_up", text.size), ("bytes_down", text.size)))
+    if math.isnan(view.seconds_at):
         columns.append(_median("updates", "updates", text.number))
     else:
         columns.append(_pair("updates, seconds", ("updates", text.number), ("seconds", seconds_text)))
-    return grid([*columns, _median("staleness", "staleness", text.short)], rows)
+    return grid([*columns, _median("staleness", "staleness", text.short)], view.rows)
 
 
-def page_grid(
-    folded: pa.Table,
-    budgets: tuple[int, float],
-    targets: Sequence[float],
-    measures: Sequence[str] = (),
-) -> Grid:
-    """Return one row of one line for each line, with its cost of each target; budgets: see `summary_grid`."""
-    rows, (bytes_at, seconds_at) = folded.to_pylist(), budgets
-    scores = ("accuracy", "best by validation", "ROC AUC", "PR AUC", "balanced accuracy", "concordance")
-    names = ("accuracy", "best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
+def page_grid(view: ComparisonView) -> Grid:
+    """Return one row of one line for each line, with its cost of each target."""
     columns = [_METHOD, Column("ε aimed at", lambda r: r["epsilon"], calibrated, value=_epsilon)]
     columns += [Column("runs", lambda r: r["runs"]), Column("failed", _short, align="left", mark=_failed)]
-    for title, name in zip(scores, names, strict=True):
-        show = text.short if "roc" in name or "pr_" in name or name == "concordance" else text.percent
-        if name == "accuracy" or _scored(rows, name):
-            columns.append(_spread(title, name, show, " ({} to {})"))
-    columns += [_spread(name, name, text.short, " ({} to {})") for name in measures]
-    for target in dict.fromkeys(targets):
-        name, words = target_name(target), f"{100 * target:g} %"
-        if any(row[f"reached_{name}"] for row in rows):
-            columns.append(
-                _spread(f"bytes to {words}", f"bytes_{name}", partial(_cost, show=bytes_text), " ({} to {})")
-            )
-    if bytes_at:
-        columns.append(_spread(f"at {text.size(bytes_at)}", "equal_bytes", text.percent, " ({} to {})"))
-    if not math.isnan(seconds_at):
-        title = f"at {seconds_text(seconds_at)}"
-        columns.append(_spread(title, "equal_seconds", text.percent, " ({} to {})"))
-    columns += [_median("bytes up", "bytes_up", bytes_text), _median("bytes down", "bytes_down", bytes_text)]
+    columns.append(_spread("accuracy", "accuracy", text.percent, _BESIDE))
+    columns += [_spread(*score, _BESIDE) for score in _SCORES if _scored(view.rows, score[1])]
+    columns += [_spread(name, name, text.short, _BESIDE) for name in view.measures]
+    for target in dict.fromkeys(view.targets):
+        name, title = target_name(target), f"bytes to {100 * target:g} %"
+        if any(row[f"reached_{name}"] for row in view.rows):
+            columns.append(_spread(title, f"bytes_{name}", partial(_cost, show=text.size), _BESIDE))
+    columns += _budgets(view, lambda title, name: _spread(title, name, text.percent, _BESIDE))
+    columns += [_median("bytes up", "bytes_up", text.size), _median("bytes down", "bytes_down", text.size)]
     columns.append(_median("updates", "updates", text.number))
-    if not math.isnan(seconds_at):
+    if not math.isnan(view.seconds_at):
         columns.append(_median("seconds", "seconds", seconds_text))
-    return grid([*columns, _median("staleness", "staleness", text.short)], rows)
+    return grid([*columns, _median("staleness", "staleness", text.short)], view.rows)
+
+
+def _budgets(view: ComparisonView, column: Callable[[str, str], Column[Row]]) -> list[Column[Row]]:
+    """Return columns of the accuracy at the bytes and at the seconds that every run covers."""
+    found = [(text.size(view.bytes_at), "equal_bytes")] if view.bytes_at else []
+    found += [] if math.isnan(view.seconds_at) else [(seconds_text(view.seconds_at), "equal_seconds")]
+    return [column(f"at {budget}", name) for budget, name in found]
 
 
 def run_rows(runs: pa.Table, pages: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -230,15 +203,15 @@ def _epsilon(row: Row) -> float:
     return math.inf if row["epsilon"] is None else float(row["epsilon"])
 
 
-def target_grid(folded: pa.Table, target: float) -> Grid:
+def target_grid(rows: Sequence[Row], target: float) -> Grid:
     """Return what it took each line to reach an accuracy; no rows if no run of any line did."""
-    name, rows = target_name(target), folded.to_pylist()
+    name = target_name(target)
     columns: list[Column[Row]] = [
         _METHOD,
         Column(CALIBRATED, lambda r: r["epsilon"], calibrated),
         Column("reached", lambda r: f"{r[f'reached_{name}']} of {r['runs']}"),
         _median("updates", f"updates_{name}", partial(_cost, show="{:,.0f}".format)),
-        _spread("bytes up and down", f"bytes_{name}", partial(_cost, show=bytes_text)),
+        _spread("bytes up and down", f"bytes_{name}", partial(_cost, show=text.size)),
     ]
     seconds = [row[f"seconds_{name}_{end}"] for row in rows for end in ("min", "max")]
     if any(math.isfinite(v) and v > 0 for v in seconds):
@@ -277,7 +250,7 @@ def _pair(title: str, one: tuple[str, Show], other: tuple[str, Show]) -> Column[
     return Column(title, lambda r: "\n".join(show(r[f"{name}_median"]) for name, show in (one, other)))
 
 
-def _spread(title: str, name: str, show: Show, ends: str = "\n{} to {}") -> Column[Row]:
+def _spread(title: str, name: str, show: Show, ends: str = _BELOW) -> Column[Row]:
     """Return a column of medians with their ranges, if they have one; ends: how a range follows."""
 
     def get(row: Row) -> str:
@@ -309,11 +282,6 @@ def _times(value: float) -> str:
     return text.NONE if not math.isfinite(value) else f"{value:.3g} ×"
 
 
-def bytes_text(value: float) -> str:
-    """Return a median number of bytes in its binary unit; a dash where there is none."""
-    return text.NONE if math.isnan(value) else text.size(round(value))
-
-
 def seconds_text(value: float) -> str:
     """Return a median duration in seconds; a dash where there is none."""
     return text.NONE if math.isnan(value) else f"{text.number(value)} s"
@@ -324,16 +292,16 @@ def target_title(target: float) -> str:
     return f"test accuracy {100 * target:g} %"
 
 
-def target_line(folded: pa.Table, target: float) -> str:
+def target_line(rows: Sequence[Row], target: float) -> str:
     """Return which lines reached an accuracy, and the least that half of a line's runs took to reach it."""
-    name, rows = target_name(target), folded.to_pylist()
+    name = target_name(target)
     reached = sum(row[f"reached_{name}"] > 0 for row in rows)
     title = target_title(target)
     if not reached:
         return f"No run reached {title}."
     costs: tuple[tuple[str, str, Show], ...] = (
         ("fewest updates", f"updates_{name}_median", "{:,.0f}".format),
-        ("fewest bytes", f"bytes_{name}_median", bytes_text),
+        ("fewest bytes", f"bytes_{name}_median", text.size),
         ("least simulated time", f"seconds_{name}_median", seconds_text),
     )
     least = [said for cost in costs if (said := _least(rows, *cost))]
@@ -387,10 +355,10 @@ def heads_line(heads: str) -> str:
     return f"Heads differ between the methods: {heads}" if heads else ""
 
 
-def warning_lines(runs: pa.Table, curves: pa.Table) -> list[str]:
+def warning_lines(view: ComparisonView) -> list[str]:
     """Return one sentence per line of the table for what is suspicious in its runs that did not fail."""
     return [
         f"warning: {named(line.label, line.epsilon)}: {warning}"
-        for line in lines(runs, curves)
+        for line in view.lines
         for warning in line.warnings
     ]

@@ -44,12 +44,13 @@ def size_unit(largest: float) -> tuple[float, str]:
     return 1024.0**power, _SIZES[power]
 
 
-def size(count: int | None) -> str:
-    """Return a number of bytes in its binary unit."""
-    if count is None:
+def size(count: float | None) -> str:
+    """Return a number of bytes in its binary unit; a dash where there is none."""
+    if count is None or math.isnan(count):
         return NONE
-    divisor, unit = size_unit(count)
-    return f"{count} B" if unit == "B" else f"{count / divisor:.2f} {unit}"
+    whole = round(count)
+    divisor, unit = size_unit(whole)
+    return f"{whole} B" if unit == "B" else f"{whole / divisor:.2f} {unit}"
 
 
 def seconds(value: float | None) -> str:

@@ -35,10 +35,9 @@ from raydpzv.methods.schedule import changes_of, scheduled, without_effect
 from raydpzv.records.fork import fork, fork_size
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
-from raydpzv.search.search_folder import run_path
-from raydpzv.search.search_plan import Population, SearchPlan, Trial, check_evaluated
+from raydpzv.search.search_folder import figure, has_reached, metric_at, ranked, run_path, without_checkpoint
+from raydpzv.search.search_plan import Population, SearchPlan, Trial, check_pause
 from raydpzv.search.space import Dimension, literal, rounded
-from raydpzv.search.trial_ranking import figure, has_reached, metric_at, ranked, without_checkpoint
 
 FACTORS = (0.8, 1.2)
 """What a donor's step size is multiplied by, either as often."""
@@ -101,12 +100,7 @@ def population_of(
             "they are held against one another; set it, and leave out the others"
         )
     found = max(1, budget // LEGS // every) * every if interval is None else interval
-    if found % every or not every <= found < budget:
-        check_evaluated(every, budget, default=interval is None)
-        raise SpecError(
-            f"--interval: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: "
-            "trials are held against one another at evaluations"
-        )
+    check_pause("--interval", interval, found, every, budget)
     share = QUANTILE if quantile is None else quantile
     if not 0 < share <= 0.5:
         raise SpecError(f"--quantile: wanted a share of the trials above 0 and at most 0.5, got {share:g}")

@@ -31,10 +31,10 @@ from raydpzv.notebook import CellLine, table_html
 from raydpzv.registry import LOSSES, TRIAL_POOLS
 from raydpzv.report.plots import image
 from raydpzv.report.table import grid
-from raydpzv.search import promotion
+from raydpzv.search import asha
+from raydpzv.search.asha import Promotion
 from raydpzv.search.composition import sentences
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
-from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
     METRICS,
@@ -51,8 +51,13 @@ from raydpzv.search.search_plan import (
 from raydpzv.search.search_terms import SearchTerms, SearchWatch
 from raydpzv.search.space import Dimension, drawn, read_space
 from raydpzv.search.suggest import RANDOM_FIRST, check_space, require_optuna, suggested
-from raydpzv.search.trial_plot import search_figure
-from raydpzv.search.trial_results import SearchResults, best_file, search_results, trial_columns
+from raydpzv.search.trial_results import (
+    SearchResults,
+    best_file,
+    search_figure,
+    search_results,
+    trial_columns,
+)
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage.download import link
 from raydpzv.storage.uploader import FolderUploader
@@ -355,20 +360,20 @@ def _promotions_made(
 
 
 def _why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
-    return promotion.why_not_promoting([trial for trial in trials if not trial.skipped], actors=actors)
+    return asha.why_not_promoting([trial for trial in trials if not trial.skipped], actors=actors)
 
 
 def rule(plan: SearchPlan) -> str:
     """Return in a line which of the two rules that are called ASHA a search goes by, and why."""
     if plan.promotes:
-        return promotion.rule(plan)
+        return asha.rule(plan)
     why = _why_not_promoting(plan.trials, actors=plan.actors) or "this search was started by it"
     return f"asha stops trials by Ray Tune's rule: {why}"
 
 
 def _grace(trials: Sequence[Trial], options: SearchTerms, *, promotes: bool) -> int:
     if promotes:
-        return promotion.first_rung(trials, options.grace)
+        return asha.first_rung(trials, options.grace)
     if options.scheduler == "asha":
         return grace_of(trials, options.grace)
     if options.grace is not None:

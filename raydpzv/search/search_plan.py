@@ -126,7 +126,7 @@ class SearchPlan:
     metric: see METRICS; grace: updates before asha's first decision, 0 without asha; epsilon: what
     no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how more
     trials are chosen, None where all are here. population: how trials resume from one another, None: they do not.
-    promotes: do asha's trials pause at rungs and resume later (`raydpzv.search.promotion`)? Else Ray Tune stops them.
+    promotes: do asha's trials pause at rungs and resume later (`raydpzv.search.asha`)? Else Ray Tune stops them.
     log_scaled: settings that pictures have on a logarithmic axis.
     """
 
@@ -305,7 +305,21 @@ def judged(trial: Trial, epsilon: float | None) -> Trial:
     return trial if epsilon is None else replace(trial, skipped=_refusal(planned_claim(trial.spec), epsilon))
 
 
-def check_evaluated(every: int, budget: int, *, default: bool) -> None:
+def check_pause(option: str, given: int | None, found: int, every: int, budget: int) -> int:
+    """Return after how many updates trials pause, if all are evaluated there. Raises SpecError.
+
+    given: by the option; found: these, or the default. every: updates between evaluations; budget: of a whole trial.
+    """
+    if found % every == 0 and every <= found < budget:
+        return found
+    _check_evaluated(every, budget, default=given is None)
+    raise SpecError(
+        f"{option}: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: trials "
+        "are held against one another at evaluations; set another, or lower evaluate.every"
+    )
+
+
+def _check_evaluated(every: int, budget: int, *, default: bool) -> None:
     """Raise SpecError if no evaluation comes before the trials' end, where no option asked for another moment."""
     if default:
         raise SpecError(
@@ -329,7 +343,7 @@ def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
     every = max(trial.spec.evaluate.every for trial in trials)
     found = max(every, budget // REDUCTION**2) if grace is None else grace
     if not every <= found < budget:
-        check_evaluated(every, budget, default=grace is None)
+        _check_evaluated(every, budget, default=grace is None)
         raise SpecError(
             f"--grace: wanted updates between evaluate.every ({every}) and budget.updates ({budget}), got {found}: "
             "ASHA decides at evaluations; lower evaluate.every, or take --scheduler none"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from raydpzv.errors import check_count
 
 if TYPE_CHECKING:
-    from raydpzv.search.bracket import TrialLeg
+    from raydpzv.search.asha import TrialLeg
     from raydpzv.search.population import Turn
     from raydpzv.search.search_plan import SearchPlan, Trial
     from raydpzv.search.space import Dimension

@@ -1,4 +1,4 @@
-"""The results of a search: a row for each trial, read from its run's folder, and the best trial.
+"""The results of a search: a row for each trial, read from its run's folder, the best trial, and a picture.
 
 Rows are a function of the folders alone. A search that was killed and resumed has the rows of one that was not, but for
 the seconds.
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from matplotlib.figure import Figure
 
 from raydpzv.arrow_columns import array
 from raydpzv.compare.run_comparison import read_made, set_aside
@@ -28,15 +29,15 @@ from raydpzv.experiment.diagnostics import LATE
 from raydpzv.files import json_number
 from raydpzv.records.store import Rows
 from raydpzv.report import text
+from raydpzv.report.plots import FAINT, INK, chart, plain_log, wide
 from raydpzv.report.run_tables import rates_asked
 from raydpzv.report.table import Column
-from raydpzv.search import promotion
+from raydpzv.search import asha
 from raydpzv.search.composition import Composed, SearchClaims, compose, sentences
 from raydpzv.search.population import as_trained, facts_of, legs, turns
-from raydpzv.search.search_folder import cut_short, run_path
+from raydpzv.search.search_folder import cut_short, metric_at, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
 from raydpzv.search.suggest import Outcome
-from raydpzv.search.trial_ranking import metric_at
 
 DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
     *("done", "stopped early", "stopped", "diverged", "failed", "not started", "not run"),
@@ -217,7 +218,7 @@ def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress
 
 def _pauses(plan: SearchPlan) -> Sequence[int | None]:
     """Return after how many updates trials pause before their end."""
-    return promotion.rungs(plan) if plan.promotes else legs(plan)
+    return asha.rungs(plan) if plan.promotes else legs(plan)
 
 
 def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str) -> str:
@@ -414,3 +415,56 @@ def missed(row: Mapping[str, Any]) -> str:
     if uploads < (1 - LATE) * expected and uploads < expected - _DEVIATIONS * math.sqrt(expected):
         found.append(f"{measured:.3g} uploads a second came, {asked:.3g} are asked")
     return " and ".join(found)
+
+
+_MARKS = {DONE: "o", CUT: "v"}
+_COLOURS = "viridis"
+
+
+def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
+    """Draw each measured trial's metric over its ε or a setting, coloured by another setting; None without any.
+
+    Along the axis is ε where it is proved and not the same for all, else the setting that is numeric and has most
+    values; the colour is that of the setting with most values among the others.
+    Scales are logarithmic for settings drawn by loguniform, and for values that span much.
+    """
+    rows = [r for r in results.rows if r["status"] in _MARKS and not math.isnan(r[plan.metric])]
+    if not rows:
+        return None
+    settings = sorted(plan.trials[0].values, key=lambda name: -len({str(r[name]) for r in rows}))
+    numeric = [name for name in settings if all(_is_number(r[name]) for r in rows)]
+    spent = {r["epsilon"] for r in rows}
+    over = "epsilon" if len(spent) > 1 and all(map(math.isfinite, spent)) else next(iter(numeric), "trial")
+    by = next((name for name in numeric if name != over and len({r[name] for r in rows}) > 1), None)
+    name = "proved ε" if over == "epsilon" else over
+    figure, ax = chart(f"{plan.metric} of {len(rows)} trials over {name}", name, plan.metric)
+    shades = [float(r[by]) for r in rows] if by else [0.0] * len(rows)
+    logarithmic = by is not None and (by in plan.log_scaled or wide(shades)) and min(shades) > 0
+    for status, mark in _MARKS.items():
+        own = [i for i, r in enumerate(rows) if r["status"] == status]
+        drawn = ax.scatter(
+            [rows[i][over] for i in own],
+            [rows[i][plan.metric] for i in own],
+            c=[shades[i] for i in own],
+            norm="log" if logarithmic else None,
+            vmin=min(shades),
+            vmax=max(shades) if max(shades) > min(shades) else min(shades) + 1,
+            cmap=_COLOURS,
+            marker=mark,
+            edgecolors=FAINT,
+            label=status,
+        )
+    if by:
+        figure.colorbar(drawn, ax=ax, label=by)
+    if results.best is not None:
+        best = results.rows[results.best.number]
+        ax.scatter([best[over]], [best[plan.metric]], s=160, facecolors="none", edgecolors=INK, label="best")
+    places = [float(r[over]) for r in rows]
+    if (over in plan.log_scaled or wide(places)) and min(places) > 0:
+        plain_log(ax, "x")
+    ax.legend(frameon=False)
+    return figure
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from raydpzv.audit.audit_run import Watch, audit
 from raydpzv.audit.findings import FALSIFIED, Finding
-from raydpzv.errors import SpecError
 from raydpzv.files import as_json as json_text
 from raydpzv.report.table import text_grid
 from scenarios import screen
 from scenarios.command_options import AuditCommand
 from scenarios.display import Bar, Display
+from scenarios.options import numbers
 from scenarios.run_output import tables_console
 
 
@@ -33,7 +33,7 @@ def audit_command(options: AuditCommand) -> None:
             row=options.row or (),
             kind=options.kind or (),
             runs=options.runs,
-            epsilons=_numbers(options.epsilons),
+            epsilons=numbers("--epsilons", options.epsilons),
             moved=options.moved or (),
         )
     if options.as_json:
@@ -42,13 +42,6 @@ def audit_command(options: AuditCommand) -> None:
         _show(finding, options.out)
     if finding.verdict == FALSIFIED:
         raise typer.Exit(1)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise SpecError(f'--epsilons: wanted numbers above 0, comma between them, got "{text}"') from None
 
 
 def _show(finding: Finding, out: Path | None) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
 from rich.console import Console
 
 from raydpzv.compare import compare_methods
@@ -20,14 +19,13 @@ from raydpzv.compare.results import FAILED, OK
 from raydpzv.compare.run_comparison import PoolOptions
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import RunError, SpecError, missing, suggest
-from raydpzv.registry import RUNNERS
+from raydpzv.errors import SpecError, missing
 from raydpzv.report.comparison_table import Compared
 from scenarios import screen
 from scenarios.command_options import CompareCommand, Execution
-from scenarios.comparison_progress import ComparisonProgress, show_comparison
-from scenarios.exit_codes import STOPPED
-from scenarios.options import chosen_runner, output_folder
+from scenarios.comparison_progress import comparison_progress, show_comparison
+from scenarios.exit_codes import leave
+from scenarios.options import chosen_runner, numbers, output_folder
 from scenarios.progress import stop_on_signal
 
 
@@ -66,7 +64,11 @@ def carry_out(
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     compared, stopped = made(comparison, folder, how, console)
     show_comparison(comparison, folder, compared, as_json=how.as_json, explain=explain, latex=latex)
-    _leave(compared, folder, console, stopped=stopped)
+    rows = compared.runs.to_pylist()
+    failed = [f"{row['run']}: {row['reason']}" for row in rows if row["outcome"] == FAILED]
+    some = any(row["outcome"] == OK for row in rows if not row["control"])
+    nothing = f"no method has a result: every run diverged or failed (see {folder / 'comparison.html'})"
+    leave(folder, f"{len(rows)} runs", failed, stopped=stopped, nothing="" if some else nothing)
 
 
 def made(comparison: Comparison, folder: Path, how: Execution, console: Console) -> tuple[Compared, bool]:
@@ -77,11 +79,9 @@ def made(comparison: Comparison, folder: Path, how: Execution, console: Console)
 
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
-        with (
-            stop_on_signal(console, stopped),
-            ComparisonProgress(comparison, todo, console, {}, quiet=how.quiet) as shown,
-        ):
-            yield PoolWatch(shown.progress, shown.ended, stopped)
+        shown = comparison_progress(comparison, todo, console, stopped, quiet=how.quiet)
+        with stop_on_signal(console, stopped), shown as watch:
+            yield watch
 
     pool = PoolOptions("ray" if _on_ray(how) else "local", how.jobs, how.address, how.verbose)
     return compare_methods.carry_out(comparison, folder, pool, watched), stopped.is_set()
@@ -99,32 +99,13 @@ def _adds_noise(spec: AnyScenario) -> bool:
     return spec.noised
 
 
-def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool) -> None:
-    if stopped:
-        console.print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
-        raise typer.Exit(STOPPED)
-    rows = compared.runs.to_pylist()
-    broken = [row for row in rows if row["outcome"] == FAILED]
-    if broken:
-        raise RunError(
-            f"{len(broken)} of {len(rows)} runs failed, first {broken[0]['run']}: {broken[0]['reason']}; "
-            f"try them again with: raydpzv resume {folder}"
-        )
-    if not any(row["outcome"] == OK for row in rows if not row["control"]):
-        raise RunError(
-            f"no method has a result: every run diverged or failed (see {folder / 'comparison.html'})"
-        )
-
-
 def _on_ray(how: Execution) -> bool:
     """Return whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
-    runner, address = how.runner, how.address
-    if runner not in ("auto", *RUNNERS):
-        raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{runner}"')
+    runner, address = chosen_runner(how.runner, "auto"), how.address
+    if runner == "local" and address:
+        raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
     if runner != "auto":
-        if address and chosen_runner(runner) == "local":
-            raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
-        return chosen_runner(runner) == "ray"
+        return runner == "ray"
     if importlib.util.find_spec("ray") is None:
         if address:
             raise missing("--address: Ray", "ray")
@@ -137,7 +118,7 @@ def asked_for(options: CompareCommand) -> ComparisonFile:
     given = {
         "seeds": _seeds(options.seeds),
         "epsilons": None if options.epsilons is None else _epsilons(options.epsilons),
-        "targets": None if options.targets is None else _floats("--targets", options.targets),
+        "targets": None if options.targets is None else numbers("--targets", options.targets),
         "heads": options.heads,
     }
     changes = {key: value for key, value in given.items() if value is not None}
@@ -163,18 +144,5 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
 def _epsilons(text: str) -> tuple[float | str, ...]:
     found: list[float | str] = []
     for part in text.split(","):
-        found += ["none"] if part.strip() == "none" else _floats("--epsilons", part)
+        found += ["none"] if part.strip() == "none" else numbers("--epsilons", part)
     return tuple(found)
-
-
-def _floats(option: str, text: str) -> tuple[float, ...]:
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = (0.0,)
-    if any(not 0 < value < float("inf") for value in found):
-        near = suggest(text, ["none"]) if option == "--epsilons" else ""
-        raise SpecError(
-            f'{option}: wanted numbers above 0, comma between them, got "{text}". {near}'.rstrip()
-        )
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from raydpzv.config.catalog import Entry, comparison_entries, grid_entries, is_horizontal, scenario_entries
+from raydpzv.config.catalog import COMPARISONS, GRIDS, Entry, entries, is_horizontal
 from raydpzv.registry import DATA_SOURCES, METHODS
 from scenarios import screen
 from scenarios.command_options import ListCommand
@@ -55,12 +55,12 @@ def list_lines(width: int) -> Iterator[str]:
 
 def listed() -> Iterable[tuple[str, Sequence[Row]]]:
     """Yield the parts of the list: a heading and its rows."""
-    found = scenario_entries()
+    found = entries()
     for horizontal in (False, True):
         rows = [_row(entry) for entry in found if entry.horizontal is horizontal]
         yield f"Scenarios, {_kind(horizontal)}", rows
-    yield "Comparisons", [_row(entry) for entry in comparison_entries()]
-    yield "Grids (raydpzv tune)", [_row(entry) for entry in grid_entries()]
+    yield "Comparisons", [_row(entry) for entry in entries(COMPARISONS)]
+    yield "Grids (raydpzv tune)", [_row(entry) for entry in entries(GRIDS)]
     for horizontal in (False, True):
         names = [name for name in METHODS if is_horizontal(name) is horizontal]
         rows = [(name, "", METHODS.summary(name).removesuffix(".")) for name in names]

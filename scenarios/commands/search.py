@@ -7,27 +7,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
 from rich.text import Text
 
 from raydpzv.compare.run_comparison import PoolOptions
 from raydpzv.config import catalog
-from raydpzv.errors import RunError, SpecError
-from raydpzv.registry import RUNNERS
 from raydpzv.search import run_search
 from raydpzv.search.run_search import SearchView, check_runner, planned, resumed_plan, rule, virtual_clock
 from raydpzv.search.search_folder import SEARCH
 from raydpzv.search.search_plan import SearchPlan, read_search
 from raydpzv.search.space import read_space
-from raydpzv.search.trial_results import FAILED, SearchResults
+from raydpzv.search.trial_results import FAILED
 from raydpzv.storage import download
 from raydpzv.storage.download import link_of, stored_kind
 from raydpzv.storage.lease import Waits
 from raydpzv.storage.uploader import FolderUploader
 from scenarios import screen
 from scenarios.command_options import Execution, SearchCommand
-from scenarios.exit_codes import STOPPED
-from scenarios.options import output_folder
+from scenarios.exit_codes import leave
+from scenarios.options import chosen_runner, output_folder
 from scenarios.progress import stop_on_signal
 from scenarios.search_progress import SearchProgress, show_search
 from scenarios.storage_options import copy_folder, waits
@@ -101,9 +98,8 @@ def carry_out(
     command: the command's words; storage: uploads the folder there. Leaves with 130 if the user stopped it; raises
     RunError if a trial failed or none came to its end.
     """
-    if how.runner not in ("auto", *RUNNERS):
-        raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
-    pool = PoolOptions("ray" if how.runner == "auto" else how.runner, how.jobs, how.address, how.verbose)
+    runner = chosen_runner(how.runner, "auto")
+    pool = PoolOptions("ray" if runner == "auto" else runner, how.jobs, how.address, how.verbose)
     check_runner(plan, pool)
     console = screen.console(stderr=True)
     if plan.scheduler == "asha" and not how.quiet:
@@ -114,21 +110,11 @@ def carry_out(
     )
     made = run_search.carry_out(plan, folder, pool, view, command, storage)
     show_search(made.plan, made.results, folder, stopped=made.stopped, as_json=how.as_json)
-    _leave(made.results, folder, stopped=made.stopped)
-
-
-def _leave(results: SearchResults, folder: Path, *, stopped: bool) -> None:
-    if stopped:
-        screen.console(stderr=True).print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
-        raise typer.Exit(STOPPED)
-    failed = [row for row in results.rows if row["status"] == FAILED]
-    if failed:
-        raise RunError(
-            f"{len(failed)} of {len(results.rows)} trials failed, first trial {failed[0]['trial']}: "
-            f"{failed[0]['reason']}; try them again with: raydpzv resume {folder}"
-        )
-    if results.best is None:
-        raise RunError(
-            f"no point of the space came to its end with a result (see {folder / 'trials.csv'}); put smaller step "
-            "sizes into the space, or less noise"
-        )
+    rows = made.results.rows
+    failed = [f"trial {row['trial']}: {row['reason']}" for row in rows if row["status"] == FAILED]
+    nothing = (
+        f"no point of the space came to its end with a result (see {folder / 'trials.csv'}); put smaller step sizes "
+        "into the space, or less noise"
+    )
+    found = made.results.best is not None
+    leave(folder, f"{len(rows)} trials", failed, stopped=made.stopped, nothing="" if found else nothing)

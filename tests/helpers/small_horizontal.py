@@ -9,6 +9,7 @@ from typing import Any
 
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
+from raydpzv.config.toml import override
 from raydpzv.experiment.finalize import Run
 from raydpzv.experiment.resuming import resuming
 from raydpzv.registry import METHODS as DESCRIPTORS
@@ -83,7 +84,7 @@ def small(kind: str, *overrides: str) -> HorizontalScenario:
     blank = base.model_copy(
         update={"method": type(base.method)() if name == "decomfl" else DESCRIPTORS[name].config()}
     )
-    spec = scenarios.override(blank, wanted)
+    spec = override(blank, wanted)
     assert isinstance(spec, HorizontalScenario)
     return spec
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 from rich.console import Console, Group
 
-from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared
+from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared, ComparisonView
 from raydpzv.report.comparison_text import console_report
 
-Report = Callable[[Compared, list[float]], Group]
+Report = Callable[[ComparisonView], Group]
 MECHANISM = "floating-point Gaussian, σ=0.5, system noise"
 
 
@@ -87,8 +87,12 @@ def field() -> Made:
     return made
 
 
+def view(runs: pa.Table, curves: pa.Table, targets: Sequence[float] = ()) -> ComparisonView:
+    return ComparisonView(Compared(runs, curves, CLAIMS.empty_table()), targets)
+
+
 def printed(made: Compared, targets: list[float], width: int = 120, report: Report = console_report) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(report(made, targets))
+    console.print(report(ComparisonView(made, targets)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

@@ -15,8 +15,8 @@ from raydpzv.compare.run_comparison import STOPPED, run_planned
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.search import promotion
-from raydpzv.search.bracket import SHARE
+from raydpzv.search import asha
+from raydpzv.search.asha import SHARE
 from raydpzv.search.search_folder import decisions
 from raydpzv.search.search_plan import read_search
 from tests.helpers.searches import (
@@ -132,20 +132,20 @@ def test_killed_at_any_moment_it_continues_to_the_same_table(promoted, place, mo
 def test_what_was_promoted_before_a_kill_continues_first_and_stays_promoted(promoted, place, monkeypatch):
     """Also where its results would say otherwise now."""
     folder = place / "promoted"
-    plan, ended = read_search(promoted[1] / "search.toml"), promotion.Promotion.ended
+    plan, ended = read_search(promoted[1] / "search.toml"), asha.Promotion.ended
 
     def kill(todo, leg):
         ended(todo, leg)
         if leg.since == RUNGS[0]:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(promotion.Promotion, "ended", kill)
+    monkeypatch.setattr(asha.Promotion, "ended", kill)
     raydpzv(*command(folder, "digits_dpzv", SPACE, FREE, TRIALS, *ASHA, *ALONE))
     (one,) = decisions(folder)
     run = folder / "runs" / f"{one.trial:04d}"
     (run / "summary.json").unlink()
-    monkeypatch.setattr(promotion, "metric_at", lambda path, metric, updates: 1.0)
-    todo = promotion.Promotion(folder, plan)
+    monkeypatch.setattr(asha, "metric_at", lambda path, metric, updates: 1.0)
+    todo = asha.Promotion(folder, plan)
     first = todo.next_leg()
     assert (first.trial, first.since, first.until) == (one.trial, RUNGS[0], RUNGS[1])
     assert decisions(folder) == [one], "not decided again"
@@ -156,8 +156,8 @@ def test_a_decision_of_another_search_is_damage(promoted, place):
     folder.mkdir()
     (folder / "decisions.jsonl").write_text('{"trial": 0, "updates": 7, "value": 0.5, "stop": false}\n')
     plan = read_search(promoted[1] / "search.toml")
-    with pytest.raises(promotion.DataError, match=r"trial 0, 7 updates\) is none of this search"):
-        promotion.Promotion(folder, plan)
+    with pytest.raises(asha.DataError, match=r"trial 0, 7 updates\) is none of this search"):
+        asha.Promotion(folder, plan)
 
 
 def test_noise_is_that_of_the_whole_budget_and_epsilon_that_of_the_releases(place):
@@ -180,14 +180,14 @@ def test_nobody_waits_for_a_trial_that_breaks_off(place):
     for row in rows:
         became[row["split.clients"]].add(row["status"])
     assert became == {4: {"done", "stopped early"}, 99: {"failed"}}
-    todo = promotion.Promotion(folder, read_search(folder / "search.toml"))
+    todo = asha.Promotion(folder, read_search(folder / "search.toml"))
     assert [todo.next_leg().trial for _ in range(2)] == [r["trial"] for r in rows if r["split.clients"] == 99]
 
 
 def test_stopped_by_the_user_nobody_is_left_behind(place, monkeypatch):
     """Who stands then is neither stopped by the search nor lost to it."""
     folder = place / "stopped"
-    ended = promotion.Promotion.ended
+    ended = asha.Promotion.ended
 
     def stop(todo, leg):
         ended(todo, leg)
@@ -195,7 +195,7 @@ def test_stopped_by_the_user_nobody_is_left_behind(place, monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(promotion.Promotion, "ended", stop)
+        patch.setattr(asha.Promotion, "ended", stop)
         done = raydpzv(*command(folder, "digits_dpzv", SPACE, FREE, 4, *ASHA, *ALONE))
     assert done.exit_code == 130, done.output
     assert not any(d.stop for d in decisions(folder))

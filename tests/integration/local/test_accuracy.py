@@ -10,12 +10,11 @@ import pytest
 
 import scenarios
 from raydpzv.compare.file import read_comparison_file, resolved
-from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
-from raydpzv.compare.run_comparison import one_by_one
+from raydpzv.compare.run_comparison import one_by_one, opened, unfinished
 from raydpzv.config import catalog
 from raydpzv.experiment.prepare import prepare
-from raydpzv.report.comparison_table import table
+from raydpzv.report.comparison_table import ComparisonView
 from tests.helpers.medians import median_reaches
 from tests.helpers.runs import run_prepared
 
@@ -139,7 +138,7 @@ def compared(name, root, wanted, *overrides):
             stop=threading.Event(),
         )
     found = collect(comparison, root)
-    return {row["label"]: row for row in table(found.runs, found.curves, comparison.targets).to_pylist()}
+    return {row["label"]: row for row in ComparisonView(found, comparison.targets).rows}
 
 
 @pytest.mark.slow

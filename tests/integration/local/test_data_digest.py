@@ -11,9 +11,8 @@ import threading
 import pytest
 
 import scenarios
-from raydpzv.compare.folder import opened
 from raydpzv.compare.results import collect
-from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
+from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, opened
 from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.rebuild import replay
 from raydpzv.experiment.resuming import resuming

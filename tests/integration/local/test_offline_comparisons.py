@@ -24,7 +24,7 @@ SMALL = {
 
 
 def offline():
-    return [entry for entry in catalog.comparison_entries() if not DATA_SOURCES[entry.source].needs]
+    return [entry for entry in catalog.entries(catalog.COMPARISONS) if not DATA_SOURCES[entry.source].needs]
 
 
 def form(line):

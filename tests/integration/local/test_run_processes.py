@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 
 import scenarios
-from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
-from raydpzv.compare.run_comparison import PoolOptions, in_processes, on_this_machine, one_by_one
+from raydpzv.compare.run_comparison import (
+    PoolOptions,
+    in_processes,
+    on_this_machine,
+    one_by_one,
+    opened,
+    unfinished,
+)
 from tests.helpers.small_comparisons import small_comparison
 
 

@@ -9,9 +9,8 @@ import ray
 
 from actors import run_pool as module
 from actors.run_pool import pack, side_by_side, slots, unpack
-from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
-from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
+from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, opened, unfinished
 from raydpzv.errors import Unplaceable
 from tests.helpers.small_comparisons import small_comparison
 

@@ -9,8 +9,7 @@ import pytest
 from actors.tune_search import TuneSearch, tune_cluster
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.search.bracket import SHARE
-from raydpzv.search.promotion import Promotion
+from raydpzv.search.asha import SHARE, Promotion
 from raydpzv.search.search_folder import decisions, search_begun
 from raydpzv.search.search_plan import read_search
 from raydpzv.search.trial_results import search_results

@@ -15,8 +15,8 @@ from actors.tune_search import TuneSearch, cluster_needs, scheduler_of, tune_clu
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.errors import Unplaceable
 from raydpzv.search.search_folder import (
-    DecisionLog,
     cut_short,
+    decision_log,
     decisions,
     search_begun,
     trials_left,
@@ -90,7 +90,7 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
     losses = [(n, updates, 1 + ((7 * n + updates) % 5)) for updates in (2, 6) for n in range(9)]
 
     def told(folder, reports):
-        with DecisionLog(folder) as log:
+        with decision_log(folder) as log:
             scheduler = scheduler_of(plan, folder, log)
             for number, updates, loss in reports:
                 if number in cut_short(folder):
@@ -107,7 +107,7 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
     assert {d.stop for d in once} == {True, False}
     # a trial that was stopped before its run had ended is stopped again where it was, whatever the others did since
     stopped = next(d for d in once if d.stop)
-    with DecisionLog(parts) as log:
+    with decision_log(parts) as log:
         again = SimpleNamespace(config={"trial": stopped.trial}, trial_id="again")
         scheduler = scheduler_of(plan, parts, log)
         assert (

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import scenarios
+from raydpzv.config import toml
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.horizontal import prepare_horizontal
@@ -104,7 +105,7 @@ def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path
 
 
 def test_a_budget_of_bytes_ends_a_run_with_the_round_that_passes_it() -> None:
-    found = scenarios.run(scenarios.override(small("decomfl"), ["budget={}", "budget.bytes=1"]))
+    found = scenarios.run(toml.override(small("decomfl"), ["budget={}", "budget.bytes=1"]))
     assert (found.summary["updates"], found.summary["uploads"]) == (1, 4)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import scenarios
+from raydpzv.config.toml import override
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -186,7 +187,7 @@ def test_a_clients_own_drifted_model_is_not_made_up(tmp_path: Path) -> None:
 def test_a_run_that_would_never_end_is_refused(kind: str, budget: str) -> None:
     instant = [f"clock.{name}=0.0" for name in ("compute", "service")] + ["network={}"]
     with pytest.raises(SpecError, match=r"budget.updates: wanted, since this run never ends"):
-        scenarios.override(small(kind), [*instant, "budget={}", budget])
+        override(small(kind), [*instant, "budget={}", budget])
 
 
 def test_a_model_that_no_machine_holds_is_refused_before_anything_is_written() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import scenarios
+from raydpzv.config.toml import override
 from raydpzv.errors import DataError, RunError
 from raydpzv.experiment.finalize import RowWriter, RunFinalizer, RunOptions
 from raydpzv.experiment.initial_model import MODEL
@@ -43,7 +44,7 @@ def test_the_ledger_alone_rebuilds_the_model(tmp_path: Path, kind: str) -> None:
     early = rebuild(tmp_path / "run", at=6).models[MODEL]
     shutil.rmtree(tmp_path / "run" / "ledger" / "snapshots")  # from the first update on, the same
     assert rebuild(tmp_path / "run", at=6).models[MODEL].tobytes() == early.tobytes()
-    short = scenarios.run(scenarios.override(spec, ["budget.updates=6"]))
+    short = scenarios.run(override(spec, ["budget.updates=6"]))
     assert short.models[MODEL].tobytes() == early.tobytes()
 
 

@@ -81,11 +81,11 @@ def test_only_some_parts_leave_the_sections_of_the_others(runs, tmp_path, monkey
 
 
 def test_every_part_is_a_comparison_of_the_program():
-    known = catalog.comparisons()
+    known = catalog.names(catalog.COMPARISONS)
     assert len({part.name for part in results.PARTS}) == len(results.PARTS)
     for part in results.PARTS:
         assert part.comparison in known
         for command in part.real:
             name, *changes = command.replace(" --set ", " ").split()
             assert resolved(asked([name]), changes).lines
-        assert set(part.grids) <= set(catalog.grids())
+        assert set(part.grids) <= set(catalog.names(catalog.GRIDS))

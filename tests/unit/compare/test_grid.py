@@ -169,7 +169,7 @@ def test_a_wrong_grid_is_refused(tmp_path, old, new, said):
         grid_comparison(grid_file(tmp_path, **{old: new}))
 
 
-@pytest.mark.parametrize("name", catalog.grids())
+@pytest.mark.parametrize("name", catalog.names(catalog.GRIDS))
 def test_a_made_comparison_holds_values_of_its_grid_alone(name):
     file = read_grid(catalog.grid(name))
     path = catalog.comparison(name)

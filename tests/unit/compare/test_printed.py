@@ -27,7 +27,7 @@ def test_every_printed_setting_of_comparisons_is_the_papers():
         name
         for paper in papers()
         for line in printed.comparison_lines(paper)[1:2]
-        for name in catalog.comparisons()
+        for name in catalog.names(catalog.COMPARISONS)
         if f"`{name}`" in line
     }
     fields = {

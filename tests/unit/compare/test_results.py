@@ -11,15 +11,15 @@ import pytest
 from filelock import FileLock
 
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
-from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
-from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, run_planned
+from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, opened, run_planned, unfinished
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.report.comparison_page import About, write_comparison
-from raydpzv.report.comparison_table import CURVES, RUNS, table
+from raydpzv.report.comparison_table import CURVES, RUNS, ComparisonView
 from raydpzv.report.comparison_text import warning_lines
 from tests.helpers.small_comparisons import small_comparison
+from tests.helpers.synthetic_comparison import view
 
 METHODS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
 
@@ -142,7 +142,7 @@ def test_a_run_whose_clients_wake_no_more_is_no_equal(tmp_path):
     rows = found.runs.to_pylist()
     assert {row["outcome"] for row in rows} == {"ended early"}
     assert "no client wakes" in rows[0]["reason"]
-    lines = table(found.runs, found.curves, (0.5,)).to_pylist()
+    lines = ComparisonView(found, (0.5,)).rows
     assert [line["failures"] for line in lines] == [line["runs"] for line in lines]
     assert lines[0]["accuracy_median"] == rows[0]["accuracy"]
 
@@ -183,7 +183,7 @@ def run(label, seed, accuracy, **other):
 
 
 def warned(*rows):
-    return warning_lines(pa.Table.from_pylist(list(rows), schema=RUNS), NO_CURVES)
+    return warning_lines(view(pa.Table.from_pylist(list(rows), schema=RUNS), NO_CURVES))
 
 
 def test_each_line_of_the_table_is_warned_of_once_with_its_seeds():
@@ -228,9 +228,9 @@ def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
         assert by["vafl", seed]["accuracy"] <= by["frozen", seed]["accuracy"]
         assert math.isnan(by["frozen", seed]["control_accuracy"])
     assert [by["vafl", seed]["outcome"] for seed in (0, 1)] == ["ok", "constant prediction"]
-    said = warning_lines(found.runs, found.curves)[0]
+    said = warning_lines(ComparisonView(found))[0]
     assert said == "warning: still: not above frozen clients (control) (1 of 2 runs: seed 0)"
-    lines = {row["label"]: row for row in table(found.runs, found.curves, (0.5,)).to_pylist()}
+    lines = {row["label"]: row for row in ComparisonView(found, (0.5,)).rows}
     assert lines["still"]["warnings"].startswith(said.removeprefix("warning: still: "))
     assert lines["still"]["failures"] == 1
     page = write_comparison(tmp_path / "page", found, About("t", "p", (0.5,)))

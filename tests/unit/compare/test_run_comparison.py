@@ -11,9 +11,16 @@ import pytest
 
 import scenarios
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
-from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.results import collect
-from raydpzv.compare.run_comparison import RUNS_FOLDER, check_ready, finished, one_by_one, run_planned
+from raydpzv.compare.run_comparison import (
+    RUNS_FOLDER,
+    check_ready,
+    finished,
+    one_by_one,
+    opened,
+    run_planned,
+    unfinished,
+)
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.records.run_folder import RunFolder

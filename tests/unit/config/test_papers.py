@@ -103,7 +103,7 @@ def test_a_file_that_names_nothing_known_is_refused(tmp_path, monkeypatch, conte
 def test_a_scenario_that_calls_itself_a_papers_is_held_against_it():
     repeated = {name for paper in papers() for name in paper.scenarios}
     claim = re.compile("paper's|papers'|its setting")
-    claimed = {entry.name for entry in catalog.scenario_entries() if claim.search(entry.title)}
+    claimed = {entry.name for entry in catalog.entries() if claim.search(entry.title)}
     assert claimed
     assert claimed <= repeated
     assert scenarios_page().count("\n## ") == len(repeated)

@@ -11,9 +11,8 @@ import pytest
 
 from raydpzv.report.comparison_lines import band, lines, named
 from raydpzv.report.comparison_page import About, write_comparison
-from raydpzv.report.comparison_table import table
 from tests.helpers.report_views import Page, asks_a_network
-from tests.helpers.synthetic_comparison import Made, field, printed
+from tests.helpers.synthetic_comparison import Made, field, printed, view
 
 ALL = {
     "accuracy_over_epsilon", "accuracy_over_updates", "accuracy_over_bytes", "accuracy_over_seconds",
@@ -66,7 +65,7 @@ def test_equal_tables_give_equal_files(folder: Path, tmp_path: Path) -> None:
 
 def test_parquet_and_csv_read_back_with_infinities(folder: Path) -> None:
     runs, curves, claims = field().tables
-    folded = table(runs, curves, [0.8, 0.99])
+    folded = view(runs, curves, [0.8, 0.99]).table
     for name, rows in (
         ("table", folded),
         ("rows/runs", runs),

@@ -11,9 +11,8 @@ from matplotlib.colors import to_hex
 
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report.comparison_lines import lines
-from raydpzv.report.comparison_table import table
 from raydpzv.report.plots import PALETTE
-from tests.helpers.synthetic_comparison import Made, field
+from tests.helpers.synthetic_comparison import Made, field, view
 
 
 def test_panels_are_the_values_of_epsilon_none_first_then_decreasing() -> None:
@@ -91,8 +90,7 @@ def test_final_accuracies_over_epsilon_with_controls_as_levels() -> None:
 
 def test_bars_to_a_target_are_medians_and_name_what_was_not_reached() -> None:
     runs, curves, _ = field().tables
-    found = lines(runs, curves)
-    picture = plots.seconds_to_target(table(runs, curves, [0.8, 0.99]), found, [0.8, 0.99])
+    picture = plots.seconds_to_target(view(runs, curves, [0.8, 0.99]))
     assert picture is not None
     assert picture.figure is not None
     (ax,) = picture.figure.axes
@@ -102,7 +100,7 @@ def test_bars_to_a_target_are_medians_and_name_what_was_not_reached() -> None:
     assert [t.get_text() for t in ax.get_yticklabels()][:2] == ["quick <b>bold</b>", "quick <b>bold</b>, ε 1"]
     assert "No run reached 99 %." in picture.caption
     assert plots.DISCLAIMER in picture.caption
-    assert plots.bytes_to_target(table(runs, curves, [0.99]), found, [0.99]) is None
+    assert plots.bytes_to_target(view(runs, curves, [0.99])) is None
 
 
 def test_labels_are_drawn_as_they_are() -> None:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from raydpzv.report.comparison_lines import FAILURES, band, final_accuracy, lines
-from raydpzv.report.comparison_table import CURVES, RUNS, equal_bytes, equal_seconds, table
+from raydpzv.report.comparison_table import CURVES, RUNS, ComparisonView
+from tests.helpers.synthetic_comparison import view
 
 Point = tuple[int, float, int, int, float]  # update, seconds, bytes up, bytes down, accuracy
 
@@ -55,22 +56,22 @@ def three() -> tuple[pa.Table, pa.Table]:
     return tables(runs, a(0, 0.0, 0.8), a(1, 0.5, 0.9), a(2, 1.0, 0.6), *b, c)
 
 
-def by_line(found: pa.Table) -> dict[tuple[str, float | None], dict[str, Any]]:
-    return {(row["label"], row["epsilon"]): row for row in found.to_pylist()}
+def by_line(found: ComparisonView) -> dict[tuple[str, float | None], dict[str, Any]]:
+    return {(row["label"], row["epsilon"]): row for row in found.rows}
 
 
 def test_medians_and_ranges_by_hand() -> None:
-    row = by_line(table(*three(), [0.5]))["a", None]
+    row = by_line(view(*three(), [0.5]))["a", None]
     assert [row[f"accuracy_{w}"] for w in ("median", "min", "max")] == [0.8, 0.6, 0.9]
     assert (row["runs"], row["failures"], row["not_run"], row["why"]) == (3, 0, 0, "")
     assert (row["updates_median"], row["bytes_up_median"], row["bytes_down_median"]) == (20, 200, 100)
     assert (row["seconds_median"], row["staleness_median"], row["private"]) == (4.0, 2.0, False)
-    assert by_line(table(*three(), []))["b", 1.0]["private"]
+    assert by_line(view(*three(), []))["b", 1.0]["private"]
 
 
 def test_lines_come_in_order_of_first_appearance_and_an_epsilon_makes_a_line() -> None:
     runs, curves = tables([run("z", 1.0, 0), run("a", None, 0), run("z", 10.0, 0), run("z", 1.0, 1)])
-    found = table(runs, curves, [])
+    found = view(runs, curves, []).table
     assert list(zip(found["label"].to_pylist(), found["epsilon"].to_pylist(), strict=True)) == [
         ("z", 1.0),
         ("a", None),
@@ -81,9 +82,9 @@ def test_lines_come_in_order_of_first_appearance_and_an_epsilon_makes_a_line() -
 
 def test_the_equal_budget_is_what_every_run_covers() -> None:
     runs, curves = three()
-    assert equal_bytes(curves) == equal_bytes(curves, runs) == 90  # all of b: 80 up, 10 down
-    assert equal_seconds(curves) == equal_seconds(curves, runs) == 1.0  # the control's
-    rows = by_line(table(runs, curves, []))
+    assert view(runs, curves).bytes_at == 90  # all of b: 80 up, 10 down
+    assert view(runs, curves).seconds_at == 1.0  # the control's
+    rows = by_line(view(runs, curves, []))
     assert rows["a", None]["equal_bytes_median"] == 0.1  # before update 10, which needs 150 bytes
     assert rows["b", 1.0]["equal_bytes_median"] == 0.7
     assert rows["c", None]["equal_bytes_max"] == 0.1
@@ -94,29 +95,29 @@ def test_the_equal_budget_is_what_every_run_covers() -> None:
 def test_runs_in_which_nothing_moves_limit_no_budget() -> None:
     still = curve("still", None, 0, [(0, 0.0, 0, 0, 0.2), (5, 0.0, 0, 0, 0.3)])
     runs, curves = tables([run("a", None, 0), run("still", None, 0)], a(0, 0.0, 0.5), still)
-    assert equal_bytes(curves, runs) == 300
-    assert equal_seconds(curves, runs) == 4.0
-    assert by_line(table(runs, curves, []))["still", None]["equal_bytes_median"] == 0.3
+    assert view(runs, curves).bytes_at == 300
+    assert view(runs, curves).seconds_at == 4.0
+    assert by_line(view(runs, curves, []))["still", None]["equal_bytes_median"] == 0.3
     runs, curves = tables([run("still", None, 0)], still)
-    assert equal_bytes(curves, runs) == 0
-    assert math.isnan(equal_seconds(curves, runs))
-    row = table(runs, curves, []).to_pylist()[0]
+    assert view(runs, curves).bytes_at == 0
+    assert math.isnan(view(runs, curves).seconds_at)
+    row = view(runs, curves, []).rows[0]
     assert math.isnan(row["equal_bytes_median"])
     assert math.isnan(row["equal_seconds_max"])
 
 
 def test_a_run_that_was_evaluated_only_before_its_first_update_limits_no_budget() -> None:
-    _, curves = tables(
+    runs, curves = tables(
         [run("a", None, 0), run("x", None, 0)],
         a(0, 0.0, 0.5),
         curve("x", None, 0, [(0, 1.0, 1, 0, 0.1)]),
     )
-    assert equal_bytes(curves) == 300
-    assert equal_seconds(curves) == 4.0
+    assert view(runs, curves).bytes_at == 300
+    assert view(runs, curves).seconds_at == 4.0
 
 
 def test_the_cost_of_a_target_by_hand() -> None:
-    rows = by_line(table(*three(), [0.5, 0.85, 0.99]))
+    rows = by_line(view(*three(), [0.5, 0.85, 0.99]))
     one = rows["a", None]
     assert (one["reached_0.5"], one["updates_0.5_median"]) == (3, 10)
     assert [one[f"seconds_0.5_{w}"] for w in ("median", "min", "max")] == [2.5, 2.0, 3.0]
@@ -137,15 +138,15 @@ def test_the_cost_of_a_target_by_hand() -> None:
 
 
 def test_a_target_is_reached_when_it_is_met_exactly_and_repeated_targets_are_one() -> None:
-    found = table(*three(), [0.5, 0.5])
-    assert found.schema.names.count("reached_0.5") == 1
+    found = view(*three(), [0.5, 0.5])
+    assert found.table.schema.names.count("reached_0.5") == 1
     assert by_line(found)["a", None]["bytes_0.5_min"] == 150
 
 
 def test_where_no_time_passes_nothing_is_slower() -> None:
     points: list[Point] = [(0, 0.0, 0, 0, 0.1), (5, 0.0, 10, 10, 0.9)]
     runs, curves = tables([run("a", None, 0)], curve("a", None, 0, points))
-    row = table(runs, curves, [0.5]).to_pylist()[0]
+    row = view(runs, curves, [0.5]).rows[0]
     assert row["seconds_0.5_median"] == 0.0
     assert math.isnan(row["slower_0.5"])
 
@@ -162,11 +163,11 @@ def test_where_no_time_passes_nothing_is_slower() -> None:
 )
 def test_a_run_without_a_model_counts_with_accuracy_0_and_has_reached_nothing(broken: dict[str, Any]) -> None:
     runs = [run("a", None, 0, accuracy=0.8), run("a", None, 1, peak_accuracy=0.9, **broken)]
-    row = table(*tables(runs, a(0, 0.0, 0.8), a(1, 0.0, 0.9)), [0.5]).to_pylist()[0]
+    row = view(*tables(runs, a(0, 0.0, 0.8), a(1, 0.0, 0.9)), [0.5]).rows[0]
     assert [row[f"accuracy_{w}"] for w in ("median", "min", "max")] == [0.4, 0.0, 0.8]
     assert math.isnan(row["best_min"])  # nothing chose a best model of the other run
     chosen = [runs[0] | {"best_accuracy": 0.75}, runs[1]]
-    row = table(*tables(chosen, a(0, 0.0, 0.8), a(1, 0.0, 0.9)), [0.5]).to_pylist()[0]
+    row = view(*tables(chosen, a(0, 0.0, 0.8), a(1, 0.0, 0.9)), [0.5]).rows[0]
     assert [row[f"best_{w}"] for w in ("min", "max")] == [0.0, 0.75]
     assert (row["equal_bytes_min"], row["equal_seconds_min"]) == (0.0, 0.0)
     assert (row["runs"], row["failures"], row["why"]) == (2, 1, f"1 {broken['outcome']}")
@@ -176,7 +177,7 @@ def test_a_run_without_a_model_counts_with_accuracy_0_and_has_reached_nothing(br
 @pytest.mark.parametrize("outcome", ["constant prediction", "one class' share", "diverged"])
 def test_a_failed_run_with_a_model_counts_with_its_accuracy_but_reaches_nothing(outcome: str) -> None:
     runs = [run("a", None, 0, outcome=outcome, accuracy=0.9)]
-    row = table(*tables(runs, a(0, 0.0, 0.9)), [0.5]).to_pylist()[0]
+    row = view(*tables(runs, a(0, 0.0, 0.9)), [0.5]).rows[0]
     assert outcome in FAILURES
     assert (row["accuracy_median"], row["equal_bytes_median"]) == (0.9, 0.9)
     assert (row["failures"], row["reached_0.5"]) == (1, 0)
@@ -189,16 +190,15 @@ def test_a_run_that_broke_off_does_not_shrink_the_equal_budget() -> None:
         a(0, 0.0, 0.5),
         curve("a", None, 1, early),
     )
-    assert equal_bytes(curves) == 3
-    assert equal_bytes(curves, runs) == 300
-    assert equal_seconds(curves, runs) == 4.0
+    assert view(runs, curves).bytes_at == 300
+    assert view(runs, curves).seconds_at == 4.0
 
 
 def test_costs_of_runs_without_a_summary_do_not_pull_medians_to_0() -> None:
     gone = run(
         "a", None, 1, outcome="failed", status="missing", updates=0, bytes_up=0, simulated_seconds=math.nan
     )
-    row = table(*tables([run("a", None, 0), gone], a(0, 0.0, 0.5)), []).to_pylist()[0]
+    row = view(*tables([run("a", None, 0), gone], a(0, 0.0, 0.5)), []).rows[0]
     assert (row["updates_median"], row["bytes_up_median"], row["seconds_median"]) == (20, 200, 4.0)
 
 
@@ -207,17 +207,17 @@ def test_runs_that_were_not_made_are_in_no_number() -> None:
     absent = run("b", 1.0, 0, outcome="not run", status="missing", accuracy=math.nan)
     short = curve("a", None, 1, [(0, 0.0, 0, 0, 0.1), (1, 0.1, 3, 0, 0.1)])
     runs, curves = tables([run("a", None, 0, accuracy=0.8), begun, absent], a(0, 0.0, 0.8), short)
-    first, second = table(runs, curves, [0.5]).to_pylist()
+    first, second = view(runs, curves, [0.5]).rows
     assert (first["runs"], first["not_run"], first["failures"], first["accuracy_min"]) == (1, 1, 0, 0.8)
     assert (second["runs"], second["not_run"], second["reached_0.5"], second["private"]) == (0, 1, 0, False)
     assert all(math.isnan(second[n]) for n in ("accuracy_median", "updates_median", "seconds_0.5_median"))
-    assert equal_bytes(curves, runs) == 300
+    assert view(runs, curves).bytes_at == 300
 
 
 def test_outcomes_are_counted_the_most_frequent_first() -> None:
     outcomes = ("diverged", "constant prediction", "ok", "constant prediction")
     runs = [run("a", None, s, outcome=o) for s, o in enumerate(outcomes)]
-    row = table(*tables(runs), []).to_pylist()[0]
+    row = view(*tables(runs), []).rows[0]
     assert (row["failures"], row["why"]) == (3, "2 constant prediction, 1 diverged")
 
 
@@ -229,13 +229,13 @@ def test_an_unknown_accuracy_at_the_budget_leaves_the_range_unknown() -> None:
         curve("late", None, 0, late),
         curve("late", None, 1, [(0, 0.0, 0, 0, 0.1), *late]),
     )
-    row = by_line(table(runs, curves, []))["late", None]
+    row = by_line(view(runs, curves, []))["late", None]
     assert math.isnan(row["equal_bytes_median"])
     assert math.isnan(row["equal_bytes_max"])
 
 
 def test_tables_without_rows_make_a_table_without_rows() -> None:
-    found = table(RUNS.empty_table(), CURVES.empty_table(), [0.9])
+    found = view(RUNS.empty_table(), CURVES.empty_table(), [0.9]).table
     assert found.num_rows == 0
     assert "slower_0.9" in found.schema.names
 
@@ -244,8 +244,7 @@ def test_evaluations_may_come_in_any_order() -> None:
     runs, curves = three()
     shuffled = curves.take(np.arange(curves.num_rows)[::-1])
     assert (
-        table(runs, shuffled, [0.5, 0.85]).to_pylist().__repr__()
-        == table(runs, curves, [0.5, 0.85]).to_pylist().__repr__()
+        view(runs, shuffled, [0.5, 0.85]).rows.__repr__() == view(runs, curves, [0.5, 0.85]).rows.__repr__()
     )
 
 
@@ -286,7 +285,7 @@ def test_a_run_that_never_began_pulls_its_band_to_0() -> None:
 
 def test_the_end_of_a_band_is_the_final_accuracy_of_the_table() -> None:
     runs, curves = three()
-    row = by_line(table(runs, curves, []))["a", None]
+    row = by_line(view(runs, curves, []))["a", None]
     line = lines(runs, curves)[0]
     assert band(line.curves, "update").median[-1] == row["accuracy_median"]
     assert [final_accuracy(r) for r in line.runs] == [0.8, 0.9, 0.6]

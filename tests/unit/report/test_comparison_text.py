@@ -7,16 +7,13 @@ import re
 
 from raydpzv.report import comparison_text as rows_of
 from raydpzv.report.comparison_privacy import compared_privacy, privacy_line
-from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table
+from raydpzv.report.comparison_table import Compared, ComparisonView
 from raydpzv.report.comparison_text import failures_line, summary_grid, summary_report, target_line
-from tests.helpers.synthetic_comparison import MECHANISM, Made, field, printed
+from tests.helpers.synthetic_comparison import MECHANISM, Made, field, printed, view
 
 
 def grid_of(made: Compared) -> list[dict[str, str]]:
-    runs, curves, _ = made
-    found = rows_of.accuracy_grid(
-        table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs)
-    )
+    found = rows_of.accuracy_grid(ComparisonView(made))
     return [dict(zip(found.heads, row, strict=True)) for row in found.rows]
 
 
@@ -53,7 +50,7 @@ def test_where_no_time_passes_there_is_no_column_of_seconds() -> None:
     assert list(grid_of(made.tables)[0]) == [
         "method", "calibrated to ε", "runs", "accuracy", "at 7.81 KiB", "bytes up, bytes down", "updates", "staleness",
     ]  # fmt: skip
-    assert "seconds" not in rows_of.target_grid(table(runs, curves, [0.5]), 0.5).heads
+    assert "seconds" not in rows_of.target_grid(view(runs, curves, [0.5]).rows, 0.5).heads
 
 
 def test_what_validation_chose_has_a_column_where_something_was_chosen() -> None:
@@ -77,7 +74,7 @@ def test_areas_have_columns_where_there_are_two_classes() -> None:
 
 def test_target_rows_by_hand() -> None:
     runs, curves, _ = field().tables
-    folded = table(runs, curves, [0.8, 0.99])
+    folded = view(runs, curves, [0.8, 0.99]).rows
     found = rows_of.target_grid(folded, 0.8)
     rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]
     # seeds end at 0.9, 0.8 and 0.7: the first two reach 0.8, at update 40 (0.9: 0.7 at 30, 0.9 at 40)
@@ -232,14 +229,14 @@ def test_a_common_comparison_fits_on_a_screen():
 
 def test_rows_have_one_line_each_and_columns_without_meaning_are_left_out():
     runs, curves, _ = field().tables
-    found = summary_grid(table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs))
+    found = summary_grid(view(runs, curves))
     rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]
     assert rows[0]["accuracy"] == "80.00 % (70.00 to 90.00)"
     assert [row["aim: ε"] for row in rows] == ["none", "1", "none", "10", "none"]
     assert rows[3]["runs"] == "3, 1 FAILED"
     assert not any("\n" in cell for row in found.rows for cell in row)
     runs, curves, _ = Made().run("a", None, 0, 0.9, pace=0.0).tables
-    plain = summary_grid(table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs))
+    plain = summary_grid(view(runs, curves))
     assert plain.heads == ("method", "runs", "accuracy", "at 7.81 KiB", "bytes up", "bytes down")
 
 
@@ -267,7 +264,7 @@ def test_a_failure_is_shown_in_words_of_today_and_unmade_runs_are_said():
 
 def test_a_target_says_who_reached_it_cheapest():
     runs, curves, _ = field().tables
-    line = target_line(table(runs, curves, [0.8]), 0.8)
+    line = target_line(view(runs, curves, [0.8]).rows, 0.8)
     assert line.startswith("Reached test accuracy 80 %: 2 of 5 lines; fewest updates quick <b>bold</b> (40)")
     assert "fewest bytes quick <b>bold</b> (7.81 KiB)" in line
     assert line.endswith("least simulated time quick <b>bold</b> (40 s)")
@@ -275,7 +272,7 @@ def test_a_target_says_who_reached_it_cheapest():
     for seed, final in ((0, 0.9), (1, 0.1), (2, 0.1)):
         some.run("a", None, seed, final)
     runs, curves, _ = some.tables
-    assert target_line(table(runs, curves, [0.8]), 0.8).endswith(
+    assert target_line(view(runs, curves, [0.8]).rows, 0.8).endswith(
         "1 of 1 lines; none of them with half of its runs"
     )
 

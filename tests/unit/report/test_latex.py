@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from raydpzv.report.comparison_table import ComparisonView
 from raydpzv.report.comparison_text import paper_table
 from raydpzv.report.latex import escaped, latex
 from raydpzv.report.table import Column, grid
@@ -28,5 +29,5 @@ def test_a_grid_is_a_tabular_whose_rows_have_a_cell_for_each_head() -> None:
 
 def test_the_table_of_a_paper_has_medians_and_their_ranges() -> None:
     made = Made().run("a_1", None, 0, 0.7).run("a_1", None, 1, 0.8).run("a_1", None, 2, 0.9)
-    (row,) = re.findall(r"^a.*$", paper_table(made.tables, [0.8]), re.MULTILINE)
+    (row,) = re.findall(r"^a.*$", paper_table(ComparisonView(made.tables, [0.8])), re.MULTILINE)
     assert row.startswith(r"a\_1 & 3 & 80.00\,\% (70.00 to 90.00) & ")

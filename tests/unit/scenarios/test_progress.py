@@ -17,7 +17,7 @@ from raydpzv.records.callbacks import Fault
 from raydpzv.report.text import duration
 from raydpzv.sim.interfaces import Status
 from scenarios import display, progress
-from scenarios.comparison_progress import ComparisonProgress
+from scenarios.comparison_progress import comparison_progress
 from scenarios.progress import epsilon_terms, forecast, live_progress, progress_line, view
 
 
@@ -308,7 +308,9 @@ def test_a_comparison_off_a_terminal_says_what_is_at_work():
     comparison = Comparison("c", "", (0,), (), (PlannedLine("dpzv", None, False, spec),))
     (planned,) = comparison.runs()
     stream = Heard()
-    with ComparisonProgress(comparison, [planned], console(stream), {}, interval=0.01) as watch:
+    with comparison_progress(
+        comparison, [planned], console(stream), threading.Event(), interval=0.01
+    ) as watch:
         watch.progress({planned.folder: Status(stage="the data to load")})
         stream.written.clear()
         assert stream.written.wait(30)
@@ -322,7 +324,9 @@ def test_a_comparison_off_a_terminal_says_what_is_at_work():
     assert "0/1 runs over; dpzv, seed 0: waiting for the data to load" in stream.getvalue()
     assert "1/1 runs over\n" in stream.getvalue()
     quiet = Heard()
-    with ComparisonProgress(comparison, [planned], console(quiet), {}, quiet=True, interval=0.001) as watch:
+    with comparison_progress(
+        comparison, [planned], console(quiet), threading.Event(), quiet=True, interval=0.001
+    ) as watch:
         watch.progress({planned.folder: STATUS})
         watch.ended(planned, "")
     assert quiet.getvalue() == ""

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import scenarios
-from raydpzv.search.bracket import TrialLeg
+from raydpzv.search.asha import TrialLeg
 from raydpzv.search.population import Exploit, Turn
 from raydpzv.search.search_plan import Population, SearchPlan, trials_of
 from raydpzv.search.trial_results import CUT, DIVERGED, DONE, STOPPED, TrialProgress

@@ -29,9 +29,9 @@ from raydpzv.search.population import (
     population_of,
     turns,
 )
+from raydpzv.search.search_folder import metric_at
 from raydpzv.search.search_plan import SearchPlan, read_search, trials_of
 from raydpzv.search.space import Dimension
-from raydpzv.search.trial_ranking import metric_at
 
 LR = Dimension("method.lr", "loguniform", (1e-3, 1e-1))
 HEAD = Dimension("method.server_lr", "choice", (0.01, 0.02, 0.04))

@@ -21,16 +21,15 @@ from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.search.search_folder import (
     Decision,
-    DecisionLog,
+    decision_log,
     decisions,
+    metric_at,
     run_path,
     search_begun,
     trials_left,
 )
 from raydpzv.search.search_plan import Drawing, Population, SearchPlan, Trial, trials_of
 from raydpzv.search.space import Dimension
-from raydpzv.search.trial_plot import search_figure
-from raydpzv.search.trial_ranking import metric_at
 from raydpzv.search.trial_results import (
     DIVERGED,
     DONE,
@@ -41,6 +40,7 @@ from raydpzv.search.trial_results import (
     missed,
     rate_asked,
     schedule_text,
+    search_figure,
     search_results,
     trial_progress,
 )
@@ -289,7 +289,7 @@ def test_settings_drawn_by_loguniform_are_on_logarithmic_scales(finished):
 def test_stopped_trials_are_over_only_if_the_scheduler_stopped_them(tmp_path):
     plan = search_of([("method.lr=0.1",), ("method.lr=0.2",)], scheduler="asha", grace=2)
     stop = threading.Event()
-    with search_begun(tmp_path, plan), DecisionLog(tmp_path) as log:
+    with search_begun(tmp_path, plan), decision_log(tmp_path) as log:
         for trial in plan.trials:
             stop.clear()
             run(
@@ -298,8 +298,8 @@ def test_stopped_trials_are_over_only_if_the_scheduler_stopped_them(tmp_path):
                 stop=stop,
                 evaluated=lambda status, metrics: status.updates >= 2 and stop.set(),
             )
-        log.add(Decision(0, 2, 0.1, True))
-        log.add(Decision(1, 2, 0.2, False))
+        log(Decision(0, 2, 0.1, True))
+        log(Decision(1, 2, 0.2, False))
     assert [t.number for t in trials_left(tmp_path, plan)] == [1]
     results = search_results(tmp_path, plan)
     assert [row["status"] for row in results.rows] == ["stopped early", "stopped"]
@@ -358,13 +358,13 @@ def test_a_folder_is_that_of_one_search_and_of_no_other(finished, tmp_path):
 
 
 def test_a_cut_off_last_decision_is_left_out_and_a_damaged_one_named(tmp_path):
-    with DecisionLog(tmp_path) as log:
-        log.add(Decision(0, 20, 0.5, False))
+    with decision_log(tmp_path) as log:
+        log(Decision(0, 20, 0.5, False))
     with (tmp_path / "decisions.jsonl").open("a") as file:
         file.write('{"trial": 1, "upd')
     assert decisions(tmp_path) == [Decision(0, 20, 0.5, False)]
-    with DecisionLog(tmp_path) as log:
-        log.add(Decision(1, 20, 0.4, True))
+    with decision_log(tmp_path) as log:
+        log(Decision(1, 20, 0.4, True))
     assert [d.stop for d in decisions(tmp_path)] == [False, True]
     (tmp_path / "decisions.jsonl").write_text("nonsense\n")
     with pytest.raises(DataError, match="no decision"):

@@ -33,5 +33,5 @@ def test_lines_fit_and_columns_are_aligned(width):
 
 def test_no_title_of_a_scenario_is_cut_at_a_hundred_columns():
     shown = "\n".join(list_lines(100))
-    for entry in (*catalog.scenario_entries(), *catalog.comparison_entries()):
+    for entry in (*catalog.entries(), *catalog.entries(catalog.COMPARISONS)):
         assert entry.title in shown

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from raydpzv.search.bracket import SHARE, Bracket, TrialLeg
+from raydpzv.search.asha import SHARE, Bracket, TrialLeg
 
 NONE = math.nan
 RUNGS, BUDGET = (10, 20), 100

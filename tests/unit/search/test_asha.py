@@ -10,8 +10,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, SpecError
-from raydpzv.search import promotion
-from raydpzv.search.promotion import first_rung, rule, rungs, why_not_promoting
+from raydpzv.search import asha
+from raydpzv.search.asha import first_rung, rule, rungs, why_not_promoting
 from raydpzv.search.search_folder import Decision, add_decisions, decisions
 from raydpzv.search.search_plan import SearchPlan, read_search, trials_of
 
@@ -150,10 +150,10 @@ class Runs:
     def __init__(self, monkeypatch, values, over=()):
         self.at = dict[int, int]()
         monkeypatch.setattr(
-            promotion, "is_paused_at", lambda trial, path, until: self.at.get(trial.number) == until
+            asha, "is_paused_at", lambda trial, path, until: self.at.get(trial.number) == until
         )
-        monkeypatch.setattr(promotion, "finished", lambda planned, path: int(path.name) in over)
-        monkeypatch.setattr(promotion, "metric_at", lambda path, metric, updates: values[int(path.name)])
+        monkeypatch.setattr(asha, "finished", lambda planned, path: int(path.name) in over)
+        monkeypatch.setattr(asha, "metric_at", lambda path, metric, updates: values[int(path.name)])
 
     def made(self, folder, found, count):
         """Let so many legs be made, one after the other, and return them."""
@@ -181,7 +181,7 @@ def eight(metric="accuracy"):
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 0)])
 def test_the_better_of_those_that_stand_continues_by_the_metric(tmp_path, monkeypatch, metric, best):
     runs = Runs(monkeypatch, {n: 0.1 + n / 100 for n in range(8)})
-    found = promotion.Promotion(tmp_path, eight(metric))
+    found = asha.Promotion(tmp_path, eight(metric))
     assert runs.made(tmp_path, found, 4) == [*BEGUN[:3], (best, 10)]
     (told,) = decisions(tmp_path)
     assert (told.trial, told.updates, told.stop) == (best, 10, False)
@@ -191,26 +191,26 @@ def test_a_trial_that_is_over_before_its_rung_is_worse_than_all_others(tmp_path,
     """Whatever it predicted when it diverged: else it would be one of the better half, and fewer would go on."""
     values = {n: 0.5 - n / 100 for n in range(8)}
     runs = Runs(monkeypatch, values, over={0})
-    found = promotion.Promotion(tmp_path, eight())
+    found = asha.Promotion(tmp_path, eight())
     assert runs.made(tmp_path, found, 4) == [*BEGUN[:3], (1, 10)]
     found.close()
     assert 0 not in {told.trial for told in decisions(tmp_path)}, "it stands nowhere"
     sound = Runs(monkeypatch, values)
-    other = promotion.Promotion(tmp_path / "sound", eight())
+    other = asha.Promotion(tmp_path / "sound", eight())
     assert sound.made(tmp_path / "sound", other, 4) == [*BEGUN[:3], (0, 10)]
 
 
 def test_who_was_left_where_it_stands_stays_there_whatever_comes_later(tmp_path, monkeypatch):
     values = {n: 0.5 - n / 100 for n in range(8)}
     runs = Runs(monkeypatch, values)
-    first = promotion.Promotion(tmp_path, eight())
+    first = asha.Promotion(tmp_path, eight())
     runs.made(tmp_path, first, 2)
     first.close()
     assert [(d.trial, d.updates, d.value, d.stop) for d in decisions(tmp_path)] == [
         (0, 10, 0.5, True),
         (1, 10, 0.49, True),
     ]
-    again = promotion.Promotion(tmp_path, eight())
+    again = asha.Promotion(tmp_path, eight())
     assert runs.made(tmp_path, again, 3) == [(2, 0), (3, 0), (4, 0)], "the best two of these are 0 and 1"
     assert [d.trial for d in decisions(tmp_path) if not d.stop] == []
     again.close()
@@ -220,18 +220,18 @@ def test_who_was_left_where_it_stands_stays_there_whatever_comes_later(tmp_path,
 def test_who_stands_is_not_begun_again_and_who_was_sent_on_goes_first(tmp_path, monkeypatch):
     """Also where a run's folder has gone: that it goes on is on record."""
     runs = Runs(monkeypatch, {n: 0.1 + n / 100 for n in range(8)})
-    runs.made(tmp_path, promotion.Promotion(tmp_path, eight()), 2)
-    again = promotion.Promotion(tmp_path, eight())
+    runs.made(tmp_path, asha.Promotion(tmp_path, eight()), 2)
+    again = asha.Promotion(tmp_path, eight())
     assert runs.made(tmp_path, again, 2) == [(2, 0), (2, 10)]
     shutil.rmtree(tmp_path / "runs" / "0002")
     del runs.at[2]
-    assert (first := promotion.Promotion(tmp_path, eight()).next_leg()) is not None
+    assert (first := asha.Promotion(tmp_path, eight()).next_leg()) is not None
     assert (first.trial, first.since, first.until) == (2, 10, 20)
 
 
 def test_a_metric_that_there_is_none_of_is_on_record_as_none(tmp_path, monkeypatch):
     runs = Runs(monkeypatch, dict.fromkeys(range(8), math.nan))
-    found = promotion.Promotion(tmp_path, eight())
+    found = asha.Promotion(tmp_path, eight())
     runs.made(tmp_path, found, 9)
     found.close()
     assert [(told.value, told.stop) for told in decisions(tmp_path)] == [(None, False), *[(None, True)] * 8]
@@ -252,4 +252,4 @@ def test_a_record_that_no_search_writes_is_refused(tmp_path, monkeypatch, made):
     Runs(monkeypatch, {})
     add_decisions(tmp_path, made)
     with pytest.raises(DataError, match="a decision on record"):
-        promotion.Promotion(tmp_path, eight())
+        asha.Promotion(tmp_path, eight())
