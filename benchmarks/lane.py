@@ -125,7 +125,7 @@ def round_trips(repeats: int, count: int) -> list[dict[str, Any]]:
     """Return figures by size and way."""
     import ray
 
-    from actors.actor_reuse import remote_class
+    from actors.actor_process import remote_class
 
     server = remote_class(Answering, {}, {}).options(num_cpus=0).remote()
     ray.get(server.make.remote(Answering))
