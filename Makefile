@@ -63,15 +63,17 @@ style: $(INSTALLED)
 check: style
 	$(BIN)/mypy
 
-# two processes, one with the tests that share a Ray; on a single core they would only be in each other's way
+# one process for each core, two at most; on a single core they would only be in each other's way
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2, os.cpu_count() or 1))')
+# the tests take one process more, as two of them share a Ray each and wait for its processes half of the time
+TESTERS = $(if $(filter 1,$(WORKERS)),1,$(shell expr $(WORKERS) + 1))
 
 # the tests start many processes, which would all compile the sources anew; types are checked beside the first tests,
 # which wait for kernels and for Ray
 test: export PYTHONDONTWRITEBYTECODE :=
 test: style
 	@$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
 	wait $$types || { echo "mypy found errors, see its lines among the first above"; exit 1; }; exit $$tests
 
 # while you edit: what mathematics, privacy and messages promise, and the unit tests of the files that differ from the

@@ -20,9 +20,9 @@ import pyarrow as pa
 from rich.console import Console
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import is_comparison, unfinished
+from raydpzv.compare.folder import unfinished
 from raydpzv.compare.plan import Comparison
-from raydpzv.files import write_atomically
+from raydpzv.files import is_comparison, write_atomically
 from raydpzv.report.comparison_lines import final_accuracy, lines, named
 from raydpzv.report.comparison_privacy import privacy_line
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, table

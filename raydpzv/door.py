@@ -13,7 +13,7 @@ from raydpzv.config.toml import parse
 from raydpzv.data.own_data import OwnData, as_array, by_ids, labels, numbered_owners, own_data, side_by_side
 from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
-from raydpzv.foreign import handle, is_foreign, numbered
+from raydpzv.foreign import handle, is_foreign, numbered, shown_name
 from raydpzv.registry import LOSSES, METHODS
 
 _TABLES = {
@@ -217,7 +217,7 @@ def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[st
     if descriptor.kind != kind:
         known = [m for m in METHODS if METHODS[m].kind == kind]
         raise SpecError(
-            f'method: "{name}" is not {kind}; choose {", ".join(known)}, or a descriptor of your own'
+            f'method: "{shown_name(name)}" is not {kind}; choose {", ".join(known)}, or a descriptor of your own'
         )
     tree |= {"method": {"name": name}}
     tree["data"].setdefault("scale", "none")

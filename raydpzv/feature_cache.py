@@ -46,8 +46,8 @@ def features(
     it. folder: where files are kept; None: `raydpzv/features` in the user's cache folder. progress: told after a batch,
     every ten seconds at most; None: a line on stderr. The bits depend on the processor and on torch's number of
     threads, too, so a run that resumes wants the file that it started with. Raises InputError for a module that fails,
-    that is random, or whose features of a record depend on others of the first batch, and for a folder without room;
-    DataError for records that are no numbers.
+    that is random, that lacks a token id, or whose features of a record depend on others of a batch that differ, and
+    for a folder without room; DataError for records that are no numbers.
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"features: wanted an nn.Module, got {type(module).__name__}")
@@ -89,7 +89,8 @@ class _Prefix:
 
     def at(self, first: int) -> np.ndarray:
         """Return the features of the records from `first` on, float32 [B, ...]."""
-        found = self._called(self._given(first), first)
+        last = min(first + self._batch, self.records) - 1
+        found = self._called(self._given(first), f"records {first} to {last}")
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         if not isinstance(found, torch.Tensor) or found.ndim < 2 or len(found) != self._batch:
             raise InputError(
@@ -102,37 +103,51 @@ class _Prefix:
         return array
 
     def check(self) -> None:
-        """Refuse a module that is random, or that mixes records of the first batch. Raises InputError."""
+        """Refuse a module that is random, or that mixes records of a batch of distinct ones. Raises InputError."""
         from raydpzv.models.own_model import mixing_place  # loads torch
 
-        x = self._given(0)
-        found = self._called(x, 0)
-        if not torch.equal(found, self._called(x, 0)):
+        x = self._tensor(self._distinct())
+        found = self._called(x, distinct := "the first records that differ")
+        if not torch.equal(found, self._called(x, distinct)):
             raise InputError(
                 "features: two calls on the same records differ; leave out what is random, such as dropout that is on "
                 "in evaluation"
             )
-        if place := mixing_place(self._module, lambda mixed: self._called(mixed, 0), x, found):
+        if place := mixing_place(self._module, lambda mixed: self._called(mixed, distinct), x, found):
             raise InputError(
                 f"features: a record's features depend on the other records of its batch, {place}; leave out what "
                 "mixes records, or use stored statistics"
             )
 
+    def _distinct(self) -> np.ndarray:
+        """Return the numbers of a batch of records, the first that differ: between equal ones no mixing is seen."""
+        found: dict[bytes, int] = {}
+        for number, row in enumerate(self._rows):
+            found.setdefault(hashlib.sha256(row.tobytes()).digest(), number)
+            if len(found) == self._batch:
+                break
+        return np.resize(list(found.values()), self._batch)
+
     def _given(self, first: int) -> torch.Tensor:
-        ids = np.minimum(np.arange(first, first + self._batch), self.records - 1)
+        return self._tensor(np.minimum(np.arange(first, first + self._batch), self.records - 1))
+
+    def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         rows = np.ascontiguousarray(self._rows[ids])
         return torch.from_numpy(rows.astype(np.float32 if rows.dtype.kind == "f" else np.int64))
 
-    def _called(self, x: torch.Tensor, first: int) -> torch.Tensor:
+    def _called(self, x: torch.Tensor, records: str) -> torch.Tensor:
         try:
             with torch.no_grad():
                 found: torch.Tensor = self._module(x.clone())
                 return found
         except Exception as error:  # whatever the user's forward raises is said in one line
+            from raydpzv.models.own_model import unknown_id  # loads torch
+
+            if unknown := unknown_id(self._module, lambda: self._module(x.clone())):
+                raise InputError(f"features: {unknown}") from error
             text = " ".join(str(error).split())
-            last = min(first + self._batch, self.records) - 1
             raise InputError(
-                f"features: the module fails on records {first} to {last}, {list(x.shape)} of {x.dtype} "
+                f"features: the module fails on {records}, {list(x.shape)} of {x.dtype} "
                 f"({type(error).__name__}: {text})"
             ) from error
 

@@ -114,8 +114,18 @@ def check_same(path: Path, wanted: str | None) -> None:
         )
 
 
-LOCK = ".lock"
-"""In the folder of a run or a search."""
+LOCK, PLAN, SEARCH = ".lock", "comparison.toml", "search.toml"
+"""In folders: the lock of a run or a search, the plan of a comparison, and that of a search."""
+
+
+def is_comparison(folder: Path) -> bool:
+    """Return whether a folder is a comparison's."""
+    return (folder / PLAN).is_file()
+
+
+def is_search(folder: Path) -> bool:
+    """Return whether a folder is a search's."""
+    return (folder / SEARCH).is_file()
 
 
 def is_written(folder: Path) -> bool | None:

@@ -50,6 +50,11 @@ def is_handle(name: str) -> bool:
     return name.startswith(f"{HERE}:")
 
 
+def shown_name(name: str) -> str:
+    """Return a name as the user knows it: of a handle the object's own name."""
+    return name.removeprefix(f"{HERE}:").rpartition("-")[0] if is_handle(name) else name
+
+
 def resolve(name: str, setting: str) -> Any:
     """Return the object that "module:attribute" or a handle names. Raises SpecError, which says what is missing."""
     if name in _OBJECTS:

@@ -459,7 +459,7 @@ class PublishCommand(Options):
     run: Annotated[Path, Argument()]
     """Run folder."""
     out: Path | None = None
-    """Folder to write or to replace; with --compact the seed file [default: run.seeds]."""
+    """Folder to write or to replace. With --compact: the file to write [default: run.seeds]."""
     compact: bool = False
     """Write one file of kilobytes that rebuilds the models: first weights, seeds and scalars (docs/seed-file.md)."""
     scalars: str | None = None

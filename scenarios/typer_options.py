@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import MISSING, fields
-from functools import cache
-from itertools import pairwise
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo
 
+from raydpzv.docstrings import docstring
 from raydpzv.interrupts import leaving_at_once
 from raydpzv.limits import require_room
 from scenarios.exit_codes import errors
@@ -57,7 +54,7 @@ def _parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
         if isinstance(described, OptionInfo) and described.default is ...:
             # typer's first argument is the option's name here; alone, it would also add --no-NAME
             described.default = f"--{field.name.strip('_').replace('_', '-')}"
-        described.help = described.help or _help(group, field.name)
+        described.help = described.help or docstring(group, field.name)
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         yield inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, described]
@@ -66,26 +63,3 @@ def _parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
 
 def _is_annotated(hint: Any) -> bool:
     return get_origin(hint) is Annotated
-
-
-def _help(group: type[Any], field: str) -> str | None:
-    """Return the docstring under a field, where it was declared last, on one line."""
-    for base in group.__mro__:
-        if (text := _docstrings(base.__module__).get((base.__name__, field))) is not None:
-            return " ".join(text.split())
-    return None
-
-
-@cache
-def _docstrings(module: str) -> dict[tuple[str, str], str]:
-    """Return the docstrings under the fields of a module's classes, by class and field."""
-    found = {}
-    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
-        if isinstance(node, ast.ClassDef):
-            for field, text in pairwise(node.body):
-                match field, text:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                        value=ast.Constant(value=str(said))
-                    ):
-                        found[node.name, name] = said
-    return found

@@ -49,9 +49,12 @@ SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels once, before xdist's workers start; start what forks programs."""
-    if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
+    is_worker = hasattr(session.config, "workerinput")
+    is_alone = session.config.getoption("dist", "no") == "no"
+    if not is_worker and not session.config.option.collectonly:
         compile_kernels()
-    programs.start_server()
+    if is_worker or is_alone:
+        programs.start_server()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -86,6 +89,14 @@ def small() -> Callable[..., VerticalScenario]:
         return scenarios.load("digits_dpzv", [*SMALL, "record.checkpoint=1000", *overrides])
 
     return make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_job() -> Iterator[None]:
+    """Make a comparison's runs in this process where no test asks for more: another one imports for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raydpzv.compare.run_comparison._cores", lambda: 1)
+        yield
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], o
 def noise_histogram(audit: LedgerAudit) -> ReportFigure:
     """Draw the releases less their queries, in stated deviations, against the standard normal law."""
     residuals = audit.noise.residuals
-    figure, ax = chart("Noise seen", "release less query, in stated deviations", "density")
+    figure, ax = chart("Noise seen", "noise of a release, in stated deviations", "density")
     ax.hist(residuals, bins=min(60, max(10, len(residuals) // 25)), density=True, color=plots.FAINT)
     edge = max(4.0, float(np.abs(residuals).max()))
     x = np.linspace(-edge, edge, 400)
@@ -55,8 +55,8 @@ def noise_histogram(audit: LedgerAudit) -> ReportFigure:
     )
     plots.legend(figure, [law])
     caption = (
-        f"{audit.noise.releases:,} releases less their recomputed queries, over the deviation that the run states "
-        f"(Kolmogorov-Smirnov p = {text.number(audit.noise.p, 2)})."
+        f"The noise of {audit.noise.releases:,} releases, over the deviation that the run states. It should follow the "
+        f"line (Kolmogorov-Smirnov p = {text.number(audit.noise.p, 2)})."
     )
     return ReportFigure("audit_noise", caption, figure)
 
@@ -70,19 +70,19 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     figure, ax = chart("Labels guessed right", "ε proved against the clients", "share of labels")
     x = np.geomspace(at.min() / 1.5, at.max() * 1.5, 200)
     mus = np.array([mu_of(float(epsilon), delta) for epsilon in x])
-    (bound,) = ax.plot(x, ndtr(mus / 2), **plots.line(0), label="bound Φ(μ/2)")
+    (bound,) = ax.plot(x, ndtr(mus / 2), **plots.line(0), label="most that ε permits, Φ(μ/2)")
     expected = ax.scatter(
         at,
         [g.expected for g in guesses],
         color=plots.PALETTE[2],
         zorder=3,
-        label="to be expected of this attack",
+        label="expected of this attack",
     )
     low, high = (np.array([getattr(g, end) for g in guesses]) for end in ("low", "high"))
     seen = ax.errorbar(
         at, shares, np.stack([shares - low, high - shares]), fmt="s", color=plots.PALETTE[1], capsize=3
     )
-    seen.set_label("seen, 95 % together")
+    seen.set_label("seen, with 95 % intervals")
     ax.axhline(0.5, color=plots.FAINT, zorder=0)
     ax.set_xscale("log")
     ax.set_xticks(at, [text.number(float(epsilon), 3) for epsilon in at], minor=False)
@@ -91,7 +91,7 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     plots.legend(figure, [bound, expected, seen], columns=3)
     caption = (
-        f"Share of {guesses[0].count:,} labels that all clients together guess right of two candidates, knowing all "
-        f"else, in one run at each ε (δ = {text.number(delta)}, one record's label). Chance is one half."
+        f"All clients together know all else and guess {guesses[0].count:,} labels, each one of two, in one run at "
+        f"each ε (δ = {text.number(delta)}, one record's label). Chance is one half."
     )
     return ReportFigure("audit_labels", caption, figure)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from raydpzv.audit.label_inference import LabelGuesses
-from raydpzv.audit.ledger_audit import OTHER_CLASSES, REFUSED, CanarySeen, LedgerAudit
+from raydpzv.audit.ledger_audit import OTHER_CLASSES, REFUSED, SMALLEST_P, CanarySeen, LedgerAudit
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import GuessesAudit, RunsAudit
 from raydpzv.notebook import table_html
@@ -19,7 +19,9 @@ _SEES = {
     "client": "clients, who know their batches and all releases",
     "external": "anyone with the final model",
 }
-_LEAST = "A bound from below at 95 %, seen on these canaries alone: nothing is certified. FALSIFIED is said at 99.9 %."
+_LEAST = (
+    "The ε shown is a lower bound at 95 % for these records. It certifies nothing. FALSIFIED needs 99.9 %."
+)
 
 
 class _Seen(Protocol):
@@ -64,20 +66,22 @@ class Finding:
 def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
     """Return what a ledger audit says."""
     noise, others = audit.noise, sum(c.others for c in audit.canaries)
-    heads = ("row", "canary", "scalars with it", "hidden difference", "of releases", "d / σ", "ε seen")
+    heads = ("row", "changed", "releases with it", "others changed", "largest change", "d / σ", "ε shown")
     rows = [(f"{c.canary.row:,}", c.canary.kind, *_seen(c)) for c in audit.canaries]
     hidden = (
-        f"Hidden difference: the largest |q - q'| over releases without the record is {_difference(audit.hidden)}"
-        + (", as it must be." if audit.hidden == 0 else "; it must be 0 for an ε that counts participation.")
+        f"Releases without the record change by {_difference(audit.hidden)} at most"
+        + (", as they must." if audit.hidden == 0 else ", and must not if ε counts participation.")
         if others
-        else "Every release is about every record, so that no hidden difference can show."
+        else "Every release uses every record, so there are no others to compare."
     )
-    most = text.number(noise.deviation_up)
-    told = f"Noise: {noise.releases:,} released scalars, deviation at most {most} of the one stated"
     notes = (
+        "For each row of the table, raydpzv changed one training record and computed all releases without noise.",
         hidden,
-        f"{told} (95 %), Kolmogorov-Smirnov p = {text.number(noise.p, 2)}.",
-        f"ε seen: of d over that deviation. {_LEAST}",
+        "d / σ: how far the record moves its releases, in standard deviations of the noise.",
+        f"Noise of the {noise.releases:,} released numbers: at most {text.number(noise.deviation_up)} times the stated "
+        f"deviation, at 95 %. Kolmogorov-Smirnov test of the normal law: p = {text.number(noise.p, 2)} (at least "
+        f"{SMALLEST_P:g} wanted).",
+        _LEAST,
         *(_OUTCOMES[outcome] for outcome in dict.fromkeys(c.outcome for c in audit.canaries) if outcome),
     )
     facts = {
@@ -91,28 +95,35 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
 
 def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
     """Return what an audit of many runs says."""
-    heads = ("row", "canary", "guessed as read, of runs as read", "of runs with it changed")
+    heads = ("row", "changed", 'runs as read: guessed "as read"', 'runs with the change: guessed "as read"')
     row = (
         *(f"{audit.canary.row:,}", audit.canary.kind),
         *(f"{audit.hits} of {audit.inside}", f"{audit.alarms} of {audit.outside}"),
     )
     notes = (
-        f"Clopper-Pearson, δ = {text.number(audit.delta)}; as many runs again chose the threshold. {_LEAST}",
+        "The attacker sees the final model and guesses whether the record was changed. As many other runs set the "
+        "threshold.",
+        f"Bound of Clopper and Pearson, δ = {text.number(audit.delta)}.",
+        _LEAST,
     )
     return _finding(run, "runs", "external", audit, _FindingTable(heads, [row], notes, asdict(audit)))
 
 
 def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
     """Return what an audit of guesses in one run says."""
-    heads = ("canaries", "guesses", "right")
+    heads = ("records changed by a coin", "guesses made", "right guesses")
     row = (f"{audit.canaries:,}", f"{audit.guesses:,}", f"{audit.right:,}")
-    notes = (f"Steinke, Nasr and Jagielski 2023, δ = {text.number(audit.delta)}. {_LEAST}",)
+    notes = (
+        "A coin decided whether each record was changed. The attacker sees the final model and guesses the coins.",
+        f"Bound of Steinke, Nasr and Jagielski (2023), δ = {text.number(audit.delta)}.",
+        _LEAST,
+    )
     return _finding(run, "guesses", "external", audit, _FindingTable(heads, [row], notes, asdict(audit)))
 
 
 def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
     """Return what clients' guesses of labels say."""
-    heads = ("ε proved", "labels guessed right", "share", "interval", "to be expected", "bound Φ(μ/2)")
+    heads = ("ε proved", "right guesses", "share", "95 % interval", "expected share", "most that ε permits")
     rows = [
         (
             *(text.number(g.epsilon), f"{g.right} of {g.count}", text.percent(g.right / g.count)),
@@ -125,14 +136,15 @@ def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
     verdict = FALSIFIED if broken else NOT_FALSIFIED
     where = ", ".join(text.number(g.epsilon) for g in broken)
     line = (
-        f"{FALSIFIED}: labels are guessed more often than Φ(μ/2) permits at ε = {where}"
+        f"{FALSIFIED}: the attacker guesses more labels than the proof permits at ε = {where}"
         if broken
-        else f"{NOT_FALSIFIED}: no ε at which labels are guessed more often than Φ(μ/2) permits"
+        else f"{NOT_FALSIFIED}: at each ε, the attacker guesses no more labels than the proof permits"
     )
     terms = f"δ = {text.number(guesses[0].delta)}, one record's label, against {_SEES['client']}"
     notes = (
-        "One label of two candidates, all else known; one run at each ε, with these settings. Intervals hold together "
-        "at 95 %. To be expected: the mean of Φ(d/2) over the records. FALSIFIED is said at 99.9 %.",
+        "The attacker knows all else and chooses between two labels of a record. raydpzv made one run at each ε.",
+        "Expected share: the mean of Φ(d/2) over the records. Most that ε permits: Φ(μ/2). All intervals hold together "
+        "at 95 %. The word FALSIFIED needs 99.9 %.",
     )
     facts = {
         "by": "labels",
@@ -157,17 +169,17 @@ def _finding(
     proved = claim_words.epsilon_of(claim) if claim is not None and claim_words.proves(claim) else None
     reasons = list(contradictions)
     if claim is not None and seen.surely > claim_words.epsilon_of(claim):
-        reasons.append("ε seen is above the ε stated")
+        reasons.append("the attack shows a larger ε than the run states")
     delta, change = text.number(run.delta(adversary)), _CHANGES[run.relation]
     terms = f"δ = {delta}, {change}, against {_SEES[adversary]}"
-    least = f"ε ≥ {text.number(seen.epsilon)} seen"
+    shows = f"the attack shows ε ≥ {text.number(seen.epsilon)}"
     if proved is None:
-        verdict, why = NOTHING_PROVED, f" ({'; '.join(reasons)})" if reasons else ""
-        line = f"{NOTHING_PROVED}, so that nothing can be falsified: {least}{why} ({terms})."
+        verdict, why = NOTHING_PROVED, f", and found that {' and '.join(reasons)}" if reasons else ""
+        line = f"{NOTHING_PROVED}, so there is nothing to falsify: {shows}{why} ({terms})."
     else:
         verdict = FALSIFIED if reasons else NOT_FALSIFIED
-        said = f"{FALSIFIED}: {'; '.join(reasons)}; {least}" if reasons else f"{NOT_FALSIFIED}, {least}"
-        line = f"{said}; proved: ε = {text.number(proved)} ({terms})."
+        why = f"{' and '.join(reasons)}. T{shows[1:]}" if reasons else shows
+        line = f"{verdict}: {why}, and the run proves ε = {text.number(proved)} ({terms})."
     stated = {
         "by": by,
         "verdict": verdict,
@@ -190,8 +202,8 @@ _CHANGES = {
 
 
 _OUTCOMES = {
-    REFUSED: "refused: a table with such a label is not run, since data.classes does not list it.",
-    OTHER_CLASSES: "classes: such a label moves the list of classes, which every release depends on; set data.classes.",
+    REFUSED: "refused: raydpzv does not run a table with such a label, since data.classes does not list it.",
+    OTHER_CLASSES: "classes: such a label changes the list of classes, which all releases depend on. Set data.classes.",
 }
 
 
@@ -202,8 +214,8 @@ def _seen(canary: CanarySeen) -> tuple[str, ...]:
     return (
         *(
             f"{canary.releases:,}",
-            _difference(canary.hidden),
             f"{canary.hidden_count:,} of {canary.others:,}",
+            _difference(canary.hidden) if canary.others else "–",
         ),
         *(text.number(canary.apart), text.number(canary.epsilon)),
     )

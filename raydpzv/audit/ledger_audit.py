@@ -99,7 +99,7 @@ class LedgerAudit:
         found = []
         if any(c.outcome == OTHER_CLASSES for c in self.canaries):
             found.append(
-                "a label that no other record has moves the list of classes, and with it every record's"
+                "a label that no other record has moves the list of classes, and so the labels of all records"
             )
         if self.hidden > 0 and "whole mean" not in str(self.claim["accountant"]):
             found.append("a record moves releases whose batch it is not in")

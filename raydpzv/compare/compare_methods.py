@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.folder import PLAN, is_comparison, opened, unfinished
+from raydpzv.compare.folder import opened, unfinished
 from raydpzv.compare.plan import Comparison, Planned, check_alike, read_comparison
 from raydpzv.compare.results import RUNS_FOLDER, collect
 from raydpzv.compare.run_comparison import PoolOptions, check_ready
@@ -19,6 +19,7 @@ from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import Run, folder_of
+from raydpzv.files import PLAN, is_comparison
 from raydpzv.foreign import handle
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine

@@ -10,15 +10,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from raydpzv.compare.plan import Comparison, Planned, read_comparison
-from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
+from raydpzv.compare.run_comparison import RUNS_FOLDER, finished
 from raydpzv.errors import InputError
-from raydpzv.files import LOCK, write_atomically
+from raydpzv.files import LOCK, PLAN, write_atomically
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, read_key
-
-
-def is_comparison(folder: Path) -> bool:
-    """Return whether a folder is a comparison's."""
-    return (folder / PLAN).is_file()
 
 
 def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]:

@@ -19,16 +19,18 @@ from typing import Any
 
 from raydpzv.arrow_columns import array
 from raydpzv.compare.compare_methods import about
-from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import RUNS_FOLDER, collect
 from raydpzv.errors import InputError, RaydpzvError
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.resuming import prepared_again
 from raydpzv.experiment.summary import Ending, Outcome, summarise
+from raydpzv.files import PLAN, is_comparison
 from raydpzv.privacy.claim_words import withheld
 from raydpzv.records import metrics
+from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import KeptParts
 from raydpzv.report.comparison_page import comparison_page
 from raydpzv.report.page import ReportedRun, live_page, read_runs, unfinished
 
@@ -48,6 +50,7 @@ class LivePage:
         self._folder, self._moved, self._operator = folder, moved, operator
         self._lock = threading.Lock()
         self._page, self._made = "", ""
+        self._parts: KeptParts = {}
         self.compares = is_comparison(folder)
         if not self.compares:
             RunFolder.open(folder, moved)
@@ -61,7 +64,7 @@ class LivePage:
             runs = sorted((self._folder / RUNS_FOLDER).glob("*/"))
         found = blake2b(digest_size=8)
         for run in runs:
-            names = ["summary.json"] if self.compares else ["summary.json", "checkpoint", "rows", "rows.tail"]
+            names = ["summary.json"] if self.compares else ["summary.json", CHECKPOINT, "rows"]
             for path in (p for name in names for p in (run / name, *sorted((run / name).glob("*/")))):
                 if path.exists():
                     stat = path.stat()
@@ -78,6 +81,11 @@ class LivePage:
             return self._page
 
     def _comparison(self, version: str) -> str:
+        made = [run for run in map(RunFolder, (self._folder / RUNS_FOLDER).glob("*/")) if run.has_summary()]
+        if not self._operator and any(withheld(run.summary()) for run in made):
+            raise InputError(
+                f"{self._folder}: holds private runs; its page is the operator's: add --operator"
+            )
         plan = read_comparison(self._folder / PLAN, self._moved)
         said = about(plan, self._folder, self._folder)
         return comparison_page(collect(plan, self._folder), said, version=version)
@@ -92,7 +100,7 @@ class LivePage:
 
     def _unfinished(self, folder: RunFolder) -> ReportedRun:
         """Return a run that has no summary yet: it is made of the rows so far, and of the planned ε."""
-        prepared, rows = self._prepared, folder.rows()
+        prepared, rows = self._prepared, folder.rows(self._parts)
         updates = metrics.updates(rows["service"])
         served = array(rows["service"].column("served"))
         passed = float(served.max()) if len(served) else 0.0

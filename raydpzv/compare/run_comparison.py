@@ -34,7 +34,7 @@ from raydpzv.records.secrets_file import read_key
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
-PLAN, RUNS_FOLDER = "comparison.toml", "runs"
+RUNS_FOLDER = "runs"
 STOPPED = "stopped before its end"
 _SPAWN = get_context("spawn")
 _LOOK, _LEAVE = 0.1, 5.0
@@ -181,13 +181,13 @@ def one_by_one(
 
 def on_this_machine(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
     """Return the function that makes runs: in processes, or one by one where there is one job or a GPU to share."""
-    jobs = (
-        options.jobs
-        or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-        or 1
-    )
+    jobs = options.jobs or _cores()
     asks = (share for spec in specs for name, share in spec.resources if name.endswith("_gpus"))
     return one_by_one if jobs == 1 or any(share != 0 for share in asks) else partial(in_processes, jobs=jobs)
+
+
+def _cores() -> int:
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()) or 1
 
 
 def in_processes(

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from raydpzv.config.scenario import SCENARIOS
+from raydpzv.docstrings import docstring
 from raydpzv.methods.descriptor import MethodConfig, field_docstrings
 from raydpzv.registry import METHODS
 from raydpzv.settings.fields import Named, section_of
@@ -74,10 +75,10 @@ class _Row:
 
 def _of_section(section: type[BaseModel]) -> Iterator[_Row]:
     for name, field in section.model_fields.items():
-        if field.description:
+        if meaning := docstring(section, name):
             named = next((m.registry for m in field.metadata if isinstance(m, Named)), None)
             values = _listed(named) if named else _values(field.annotation)
-            yield _Row(name, field.default, values, field.description)
+            yield _Row(name, field.default, values, meaning)
 
 
 def _of_config(config: type[MethodConfig]) -> Iterator[_Row]:

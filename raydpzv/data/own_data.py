@@ -13,9 +13,9 @@ import numpy as np
 
 from raydpzv.data.arrays import numbered_labels
 from raydpzv.data.sources import Request, Source
-from raydpzv.data.table import MOST_TOKENS, Split, Table, View
+from raydpzv.data.table import MOST_TOKENS, Split, Table, View, check_times
 from raydpzv.errors import DataError
-from raydpzv.foreign import call, resolve
+from raydpzv.foreign import call, is_handle, resolve
 
 _Y = ""
 """The labels among the parts that ids join."""
@@ -55,7 +55,7 @@ def source(name: str) -> Source:
         if callable(given) and not hasattr(given, "__len__"):
             given = call(given, request.data.options or {}, {}, "data.options")
         data = given if isinstance(given, OwnData) else own_data(given, numbers=request.numbers)
-        return _tables(data, name.partition(":")[2], request)
+        return _tables(data, "your data" if is_handle(name) else name, request)
 
     return Source("your own data", "your own program", read, takes=("other",), listed=True)
 
@@ -273,12 +273,15 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     whole = data.x.dtype.kind in "iu"
     facts: dict[str, Any] = {"features": data.features, "integers": whole, "views": data.views}
     owned: dict[str, Any] = {"silos": data.owners, "users": data.users}
-    nobody: dict[str, Any] = {}
+    test_name, nobody = f"{name}, test rows", dict[str, Any]()
     if data.y.dtype.kind == "f":
         of = _of_times if request.loss == "cox" else _of_numbers
         tables = [
-            Table(name, x, **of(y), **whose, **facts)
-            for x, y, whose in ((data.x, data.y, owned), (data.x_test, data.y_test, nobody))
+            Table(title, x, **of(y, part), **whose, **facts)
+            for title, part, x, y, whose in (
+                (name, "y", data.x, data.y, owned),
+                (test_name, "y_test", data.x_test, data.y_test, nobody),
+            )
             if x is not None and y is not None
         ]
         return tables[0] if len(tables) == 1 else Split(*tables)
@@ -290,20 +293,21 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     train = Table(name, data.x, y["y"], classes, **owned, **facts)
     if data.x_test is None:
         return train
-    return Split(train, Table(name, data.x_test, y["y_test"], classes, **facts))
+    return Split(train, Table(test_name, data.x_test, y["y_test"], classes, **facts))
 
 
-def _of_numbers(y_DT: np.ndarray) -> dict[str, Any]:
+def _of_numbers(y_DT: np.ndarray, part: str) -> dict[str, Any]:
     return {"y": np.zeros(len(y_DT), np.int64), "classes": 1, "values": y_DT}
 
 
-def _of_times(y_DT: np.ndarray) -> dict[str, Any]:
-    """Return survival times and events as a table has them. Raises DataError."""
+def _of_times(y_DT: np.ndarray, part: str) -> dict[str, Any]:
+    """Return survival times and events as a table has them; part: their name among the data. Raises DataError."""
     if y_DT.shape[1] != 2 or not np.isin(y_DT[:, 1], (0, 1)).all():
         raise DataError(
-            f'data: model.loss = "cox" wants y of a time and an event a row, [{len(y_DT)}, 2], an event being 1, or 0 '
-            f"for censored, got {list(y_DT.shape)}{_wrong_event(y_DT)}"
+            f'data: model.loss = "cox" wants {part} of a time and an event a row, [{len(y_DT)}, 2], an event '
+            f"being 1, or 0 for censored, got {list(y_DT.shape)}{_wrong_event(y_DT)}"
         )
+    check_times(y_DT[:, 0], f"data: column 0 of {part}")
     return {"y": y_DT[:, 1].astype(np.int64), "classes": 2, "times": y_DT[:, 0]}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Table:
     touches. `unused` names columns that the file has beside these. With `integers` x stays whole numbers, int64. With
     `views` a row is several arrays side by side, each of its own shape. `numbers` [D] says which row of the table as it
     was read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that are
-    NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
+    NaN or infinite, negative times, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
     """
 
     name: str
@@ -174,22 +175,22 @@ class Table:
         if finite.all():
             return
         row, *place = (int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape))
-        where = f"feature {tuple(place)}" if len(place) > 1 else f"column {self._column(place[0])}"
+        where = f"feature {tuple(place)}" if len(place) > 1 else self._column(place[0])
         raise DataError(
             f'table "{self.name}" has {self.x[(row, *place)]} as float32 in row {row} (counted from 0), '
             f"{where}: fill in a number or drop the row"
         )
 
     def _check_labels(self) -> None:
-        if self.classes < 2:
-            raise DataError(
-                f'table "{self.name}" has classes = {self.classes}: at least 2 are needed to learn from'
-            )
         outside = np.flatnonzero((self.y < 0) | (self.y >= self.classes))
         if outside.size:
             raise DataError(
                 f'table "{self.name}" has label {self.y[outside[0]]} in row {outside[0]} (counted from 0), '
                 f"outside 0..{self.classes - 1}: number the classes from 0"
+            )
+        if self.classes < 2:
+            raise DataError(
+                f'table "{self.name}" has classes = {self.classes}: at least 2 are needed to learn from'
             )
 
     def _check_values(self, values: np.ndarray) -> None:
@@ -216,11 +217,7 @@ class Table:
                 f'table "{self.name}" wants one time and one event (1, or 0 for censored) a row; times are '
                 f"{times.shape}, rows {self.y.shape}, classes {self.classes}: pair them"
             )
-        if wrong := np.flatnonzero(~np.isfinite(times)).tolist():
-            raise DataError(
-                f'table "{self.name}" has the time {times[wrong[0]]} in row {wrong[0]} (counted from 0): fill in a '
-                "number or drop the row"
-            )
+        check_times(times, f'table "{self.name}"')
 
     def _check_ids(self, vocabulary: int) -> None:
         for block in blocks(self.x):
@@ -232,7 +229,16 @@ class Table:
                 )
 
     def _column(self, i: int) -> str:
-        return f'"{one_line(self.features[i])}"' if self.features else str(i)
+        """Name a column as its user does: by its heading, or by its place in a party's own array."""
+        if self.features:
+            return f'column "{one_line(self.features[i])}"'
+        for view in self.views:
+            if i < (width := prod(view.shape)):
+                place = tuple(int(n) for n in np.unravel_index(i, view.shape))
+                inside = f"column {i}" if len(place) == 1 else f"feature {place}"
+                return f"{inside} of the view of {one_line(view.name)}"
+            i -= width
+        return f"column {i}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +274,15 @@ class Split:
         pairs = ((self.test.x, self.validation.x), (self.test.targets, self.validation.targets))
         x, y = (np.concatenate(pair) for pair in pairs)
         return x, y
+
+
+def check_times(times: np.ndarray, owner: str) -> None:
+    """Raise DataError for the first survival time that is negative or not finite; owner: the column, in words."""
+    for row in np.flatnonzero(~(np.isfinite(times) & (times >= 0)))[:1].tolist():
+        raise DataError(
+            f"{owner} has the time {times[row]:g} in row {row} (counted from 0): wanted a number that is 0 or more; "
+            "correct it or drop the row"
+        )
 
 
 def blocks(x: np.ndarray) -> Iterator[np.ndarray]:

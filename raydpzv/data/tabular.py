@@ -16,7 +16,7 @@ from pyarrow import types
 from raydpzv.data.files import no_file, one_line
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.sources import Request
-from raydpzv.data.table import Table
+from raydpzv.data.table import Table, check_times
 from raydpzv.errors import DataError, suggest
 
 _LISTED = 8
@@ -143,7 +143,7 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         groups=numbers.get("groups"),
         users=numbers.get("users"),
         silos=numbers.get("silos"),
-        times=_filled(data.column(time), name, time) if time else None,
+        times=_times(data.column(time), name, time) if time else None,
         values=values,
         unused=unused,
     )
@@ -283,6 +283,12 @@ def _events(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
             "and something else is there; convert it or name another column as data.target"
         )
     return found.astype(np.int64), 2
+
+
+def _times(column: pa.ChunkedArray, name: str, title: str) -> np.ndarray:
+    found = _filled(column, name, title)
+    check_times(found, f'column "{title}" of "{name}"')
+    return found
 
 
 def _filled(column: pa.ChunkedArray, name: str, title: str) -> np.ndarray:

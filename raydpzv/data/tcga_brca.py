@@ -45,10 +45,13 @@ def read_folder(request: Request) -> Split:
         raise cells.wrong(lost, "pid", f"a pid that {_FOLDS} has")
     place = np.array([places[pid] for pid in patients])
     events = cells.codes("E", {"0": 0, "1": 1, "0.0": 0, "1.0": 1}).astype(int)
+    times = cells.numbers(["T"])[:, 0]
+    for row in np.flatnonzero(times < 0)[:1].tolist():
+        raise cells.wrong(row, "T", "a number of days that is 0 or more")
     table = Table(
         *("tcga_brca", cells.numbers(features), events, 2, features),
         silos=place % _REGIONS,
-        times=cells.numbers(["T"])[:, 0],
+        times=times,
     )
     train, test = (np.flatnonzero(place // _REGIONS == part) for part in range(2))
     for part, rows in (("training", train), ("test", test)):

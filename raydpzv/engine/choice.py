@@ -39,13 +39,14 @@ SPLIT_BY_GRADIENTS = Compilable(
     'model.bottom = "mlp" or "linear" with model.head = "mlp", "linear" or "sum"',
     "resources.client_gpus, resources.server_gpus",
     1_000_000,
-    28_000_000,
+    64_000_000,
 )
 """Bottoms that learn by gradients, and heads.
 
 CPU time under torch by that under compiled kernels, forward and backward of a bottom of 196 features, one thread of an
 AVX-512 machine with other work on it; batches of 4, 64 and 256: 9.4, 2.9 and 1.1 at 27,280 parameters, 3.9, 1.7 and 1.0
-at 109,072, 2.1, 1.0 and .7 at 436,240, 1.6, .85 and .6 at 872,464, .8, .6 and .4 at 4,632,592.
+at 109,072, 2.1, 1.0 and .7 at 436,240, 1.6, .85 and .6 at 872,464, .8, .6 and .4 at 4,632,592. A whole update with
+batches of 64, now that a layer moves while its gradient is made: 1.47 at 872,464, .98 at 4,632,592 (another machine).
 """
 
 SPLIT_BY_DIRECTIONS = replace(SPLIT_BY_GRADIENTS, most=5_000_000, work=300_000_000)

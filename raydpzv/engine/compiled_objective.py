@@ -77,12 +77,12 @@ class CompiledObjective:
     def gradient(self, at: Vector, rows: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
         check_fit(self._size, at)
-        gradient = np.zeros(self._size, np.float32)
+        gradient = np.empty(self._size, np.float32)
         return float(_loss_and_gradient(*self._located(rows), self._net(at), gradient)), gradient
 
     def gradients(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
         check_fit(self._size, at)
-        found, ends = np.zeros((len(rows), self._size), np.float32), _ends(rows)
+        found, ends = np.empty((len(rows), self._size), np.float32), _ends(rows)
         _gradients(*self._located(np.concatenate(rows)), ends, self._net(at), found)
         return found
 

@@ -47,6 +47,8 @@ _TILE, _BLOCKS = _generator._TILE, _generator._BLOCKS
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
 _BLOCK = 128
 """Rows whose losses are computed together."""
+_BLOCK_FLOATS, _ROW_BLOCK = 1 << 16, 16
+"""Weights whose gradient is made together, and of how many outputs at least: it stays in the second cache."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -191,21 +193,18 @@ def _forward(net, acts, noise):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _backprop(net, acts, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
-    """Add the parameters' gradient to `gradient` [d], row after row; delta [2, widest, B]: that of the outputs.
+def _backprop(net, acts, delta, into, for_inputs):  # type: ignore[no-untyped-def]
+    """Write the parameters' gradient, added row after row, or step along it; delta [2, widest, B]: that of the outputs.
 
-    Returns which half of delta holds the gradient of the inputs, if it was wanted.
+    into: `_into` or `_stepping`. Returns which half of delta holds the gradient of the inputs, if it was wanted.
     """
     flat, sizes, inputs, _ = net
     rows = acts.shape[2]
     if sizes.shape[0] == 1:
-        classes = sizes[0]
-        for k in range(classes):
-            for b in range(rows):
-                gradient[k] += delta[0, k, b]
+        _row_sums(flat, delta[0], (_START, sizes[0]), into)
         for i in range(inputs):
             for b in range(rows):
-                delta[1, i, b] = delta[0, i % classes, b]
+                delta[1, i, b] = delta[0, i % sizes[0], b]
         return 1
     at, now = flat.shape[0], 0
     room = np.empty(rows * acts.shape[1], np.float32)
@@ -213,27 +212,79 @@ def _backprop(net, acts, delta, gradient, for_inputs):  # type: ignore[no-untype
         before, after = sizes[layer], sizes[layer + 1]
         at -= (before + 1) * after
         x, d, to = acts[layer], delta[now], delta[1 - now]
+        if layer > 0 or for_inputs:  # before a step moves the weights
+            for i in range(before):
+                for b in range(rows):
+                    to[i, b] = _ZERO
+            _add_products(to, flat, d, (at, _NEXT, before), (before, after, rows))
         by_row = room[: rows * before].reshape(rows, before)
         _turn(x, by_row)
-        for o in range(after):
-            total = _ZERO
-            for b in range(rows):
-                total += d[o, b]
-            gradient[at + before * after + o] += total
-        weights = gradient[at : at + after * before].reshape(after, before)
-        _add_products(weights, d, by_row, (_START, d.shape[1], _NEXT), (after, rows, before))
-        if layer == 0 and not for_inputs:
-            break
-        for i in range(before):
-            for b in range(rows):
-                to[i, b] = _ZERO
-        _add_products(to, flat, d, (at, _NEXT, before), (before, after, rows))
+        _row_sums(flat, d, (at + before * after, after), into)
+        _row_products(flat, d, by_row, (at, after), into)
         if layer > 0:
             for i in range(before):
                 for b in range(rows):
                     to[i, b] = to[i, b] if x[i, b] > _ZERO else _ZERO
         now = 1 - now
     return now
+
+
+@compiled
+def _into(gradient):  # type: ignore[no-untyped-def]
+    """What `_backprop` takes to write the gradient, float32 [d]."""
+    return gradient, gradient[:0], 0.0, 0.0, 0.0
+
+
+@compiled
+def _stepping(learning, l2):  # type: ignore[no-untyped-def]
+    """What `_backprop` takes to step along the gradient plus l2 · w as it is made: a block while it is in a cache."""
+    velocity, _, lr, momentum = learning
+    return np.empty(0, np.float32), velocity, lr, momentum, l2
+
+
+@compiled
+def _row_sums(flat, d, place, into):  # type: ignore[no-untyped-def]
+    """The gradient of biases: sums over the rows of d [>= count, B]; place: of the first one, and the count."""
+    at, count = place
+    part = np.empty(count, np.float32)
+    for o in range(count):
+        total = _ZERO
+        for b in range(d.shape[1]):
+            total += d[o, b]
+        part[o] = total
+    _use(flat, at, part, into)
+
+
+@compiled
+def _row_products(flat, d, by_row, place, into):  # type: ignore[no-untyped-def]
+    """The gradient of weights [outputs, inputs], d · by_row; place: of the first one, and the outputs."""
+    (at, outputs), (rows, inputs) = place, by_row.shape
+    count = max(_ROW_BLOCK, _BLOCK_FLOATS // max(1, inputs) // _ROW_BLOCK * _ROW_BLOCK)
+    block = np.empty(min(count, outputs) * inputs, np.float32)
+    for first in range(0, outputs, count):
+        height = min(count, outputs - first)
+        part = block[: height * inputs]
+        for i in range(part.shape[0]):
+            part[i] = _ZERO
+        weights = (first * d.shape[1], d.shape[1], _NEXT)
+        _add_products(part.reshape(height, inputs), d, by_row, weights, (height, rows, inputs))
+        _use(flat, at + first * inputs, part, into)
+
+
+@compiled
+def _use(flat, at, part, into):  # type: ignore[no-untyped-def]
+    """Keep a part of the gradient, which begins at `at`, or step along it."""
+    gradient, velocity, lr, momentum, l2 = into
+    last = at + part.shape[0]
+    if gradient.shape[0] > 0:
+        gradient[at:last] = part
+        return
+    some = flat[at:last]
+    if l2 > 0.0:
+        weight = _f32(l2)
+        for i in range(part.shape[0]):
+            part[i] += weight * some[i]
+    _descend(some, velocity[at:last], part, lr, momentum)
 
 
 @compiled
@@ -318,7 +369,6 @@ def embed(source, ids, net, noise, limit):  # type: ignore[no-untyped-def]
 @compiled
 def bottom_step(net, learning, acts, gradient_BE, limit, l2):  # type: ignore[no-untyped-def]
     """One step along the gradient of the embeddings that `embed` made with acts, through their clip."""
-    flat, (velocity, _, lr, momentum) = net[0], learning
     rows, width = gradient_BE.shape
     delta = np.empty((2, acts.shape[1], rows), np.float32)
     out = _outputs(net, acts)
@@ -332,13 +382,7 @@ def bottom_step(net, learning, acts, gradient_BE, limit, l2):  # type: ignore[no
                 along /= norm * norm
         for k in range(width):
             delta[0, k, b] = _f32(factor * (_f64(gradient_BE[b, k]) - along * _f64(out[k, b])))
-    gradient = np.zeros(flat.shape[0], np.float32)
-    _backprop(net, acts, delta, gradient, _NO)
-    if l2 > 0.0:
-        weight = _f32(l2)
-        for i in range(flat.shape[0]):
-            gradient[i] += weight * flat[i]
-    _descend(flat, velocity, gradient, lr, momentum)
+    _backprop(net, acts, delta, _stepping(learning, l2), _NO)
 
 
 @compiled
@@ -501,8 +545,8 @@ def ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _backward(net, acts, batch, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
-    """Add the mean loss's gradient to `gradient` [d]; delta [2, widest, B] holds the softmax; see `_backprop`."""
+def _backward(net, acts, batch, delta, into, for_inputs):  # type: ignore[no-untyped-def]
+    """Write the mean loss's gradient, or step along it; delta [2, widest, B] holds the softmax; see `_backprop`."""
     labels, ids = batch
     rows, classes = ids.shape[0], net[1][-1]
     share = _f32(1.0 / max(1, rows))
@@ -511,23 +555,21 @@ def _backward(net, acts, batch, delta, gradient, for_inputs):  # type: ignore[no
     for k in range(classes):
         for b in range(rows):
             delta[0, k, b] *= share
-    return _backprop(net, acts, delta, gradient, for_inputs)
+    return _backprop(net, acts, delta, into, for_inputs)
 
 
 @compiled
 def _head_step(acts, batch, net, learning, dx):  # type: ignore[no-untyped-def]
     """Step w_0 on the inputs in acts[0]; dx [B, M·E], if not empty: the mean loss's gradient. Returns the mean loss."""
-    (flat, sizes, inputs, widest), (velocity, learns, lr, momentum), rows = net, learning, batch[1].shape[0]
+    (_, sizes, inputs, widest), learns, rows = net, learning[1], batch[1].shape[0]
     _forward(net, acts, np.empty(0, np.float32))
     losses, delta = np.empty(rows, np.float64), np.empty((2, widest, rows), np.float32)
     _losses(_outputs(net, acts), batch, sizes[-1], losses, delta[0], learns)
     if learns:
-        gradient = np.zeros(flat.shape[0], np.float32)
-        half = _backward(net, acts, batch, delta, gradient, dx.shape[0] > 0)
+        half = _backward(net, acts, batch, delta, _stepping(learning, 0.0), dx.shape[0] > 0)
         for b in range(dx.shape[0]):
             for i in range(inputs):
                 dx[b, i] = delta[half, i, b]
-        _descend(flat, velocity, gradient, lr, momentum)
     return _mean(losses)
 
 
@@ -691,9 +733,7 @@ def clipped_gradients(table, batch, net, clip, total):  # type: ignore[no-untype
         _gather(table, row[1], acts[0])
         _forward(net, acts, none)
         _losses(_outputs(net, acts), row, net[1][-1], losses, delta[0], _YES)
-        for i in range(gradient.shape[0]):
-            gradient[i] = _ZERO
-        _backward(net, acts, row, delta, gradient, _NO)
+        _backward(net, acts, row, delta, _into(gradient), _NO)
         squares = 0.0
         for i in range(gradient.shape[0]):
             squares += _f64(gradient[i]) * _f64(gradient[i])
@@ -801,29 +841,29 @@ def losses_at(points, source, batch, ends, net, out):  # type: ignore[no-untyped
 
 
 @compiled
-def _loss_and_gradient(source, batch, net, gradient):  # type: ignore[no-untyped-def]
-    """Return the mean loss of these rows; its gradient is added to `gradient` [d]."""
+def _loss_and_gradient(source, batch, net, into):  # type: ignore[no-untyped-def]
+    """Return the mean loss of these rows; its gradient goes where `_backprop` says."""
     rows, acts = batch[1].shape[0], _activations(net, batch[1].shape[0])
     losses, delta = np.empty(rows, np.float64), np.empty((2, net[3], rows), np.float32)
     _gather(source, batch[1], acts[0])
     _forward(net, acts, np.empty(0, np.float32))
     _losses(_outputs(net, acts), batch, net[1][-1], losses, delta[0], _YES)
-    _backward(net, acts, batch, delta, gradient, _NO)
+    _backward(net, acts, batch, delta, into, _NO)
     return _mean(losses)
 
 
 @compiled
 def loss_and_gradient(source, batch, net, gradient):  # type: ignore[no-untyped-def]
-    """Return the mean loss of these rows; its gradient is added to `gradient` [d]."""
-    return _loss_and_gradient(source, batch, net, gradient)
+    """Return the mean loss of these rows; its gradient is written to `gradient` [d]."""
+    return _loss_and_gradient(source, batch, net, _into(gradient))
 
 
 @compiled
 def gradients(source, batch, ends, net, out):  # type: ignore[no-untyped-def]
-    """Add the gradient of the mean loss of rows ends[n - 1] to ends[n] - 1 of the batch to out[n], float32 [n, d]."""
+    """Write the gradient of the mean loss of rows ends[n - 1] to ends[n] - 1 of the batch to out[n], float32 [n, d]."""
     (labels, ids), first = batch, 0
     for n in range(ends.shape[0]):
-        _loss_and_gradient(source, (labels, ids[first : ends[n]]), net, out[n])
+        _loss_and_gradient(source, (labels, ids[first : ends[n]]), net, _into(out[n]))
         first = ends[n]
 
 
@@ -834,16 +874,14 @@ def descents(source, batch, cuts, net, lr, out):  # type: ignore[no-untyped-def]
     cuts: ends, last. Step k uses the rows ends[k - 1] to ends[k] - 1 of the batch.
     """
     (labels, ids), (ends, last), (flat, sizes, inputs, widest) = batch, cuts, net
-    gradient, still = np.empty(flat.shape[0], np.float32), np.empty(0, np.float32)
+    step_by = _stepping((np.empty(0, np.float32), _YES, lr, 0.0), 0.0)
     first, step = 0, 0
     for n in range(last.shape[0]):
         w = out[n]
         w[:] = flat
         while step < last[n]:
-            gradient[:] = _ZERO
             rows = (labels, ids[first : ends[step]])
-            _loss_and_gradient(source, rows, (w, sizes, inputs, widest), gradient)
-            _descend(w, still, gradient, lr, 0.0)
+            _loss_and_gradient(source, rows, (w, sizes, inputs, widest), step_by)
             first = ends[step]
             step += 1
         for i in range(flat.shape[0]):

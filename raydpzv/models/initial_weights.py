@@ -14,7 +14,7 @@ from typing import Any
 
 from raydpzv.errors import DataError, InputError, SpecError, missing, suggest
 from raydpzv.files import check_same
-from raydpzv.foreign import call, is_foreign, resolve
+from raydpzv.foreign import call, is_foreign, is_handle, resolve, shown_name
 from raydpzv.lazy_import import torch
 
 _SHAPES_ALONE: ContextVar[bool] = ContextVar("shapes_alone", default=False)
@@ -51,15 +51,17 @@ def read_weights(word: str) -> dict[str, torch.Tensor]:
         found = _given(word) if is_foreign(word) else _of_file(Path(word))
     if not isinstance(found, Mapping) or not found:
         raise SpecError(
-            f"model.weights: wanted names and tensors, such as model.state_dict(), got {_kind(found)} from {word}"
+            f"model.weights: wanted names and tensors, such as model.state_dict(), got {_kind(found)} from "
+            f"{shown_name(word)}"
         )
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise SpecError(
-                f'model.weights: "{name}" of {word} is {_kind(value)}: wanted a tensor; save model.state_dict() alone'
+                f'model.weights: "{name}" of {shown_name(word)} is {_kind(value)}: wanted a tensor; save '
+                "model.state_dict() alone"
             )
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise DataError(f'model.weights: "{name}" of {word} has values that are not finite')
+            raise DataError(f'model.weights: "{name}" of {shown_name(word)} has values that are not finite')
     return dict(found)
 
 
@@ -96,6 +98,7 @@ def with_weights(
         "unexpected": unknown,
         "wrong": list(filter(None, faults)),
     }
+    origin = "your weights" if is_handle(word) else f"the weights of {word}"
     if said := "; ".join(f"{kind}: {_listed(names)}" for kind, names in complaints.items() if names):
         cure = "; partial_weights = true draws what is missing from the seed" if complaints["missing"] else ""
         cure += "; delete or rename what is unexpected" if complaints["unexpected"] else ""
@@ -103,12 +106,12 @@ def with_weights(
             cure += "; give the model the sizes of the weights"
         if any(fault.endswith(_IN_FLOAT32) for fault in complaints["wrong"]):
             cure += "; convert them: {name: value.float() for name, value in weights.items()}"
-        raise DataError(f"{title}: the weights of {word} do not fit ({said}){cure}")
+        raise DataError(f"{title}: {origin} do not fit ({said}){cure}")
     for names in tied.values():
         values = [found[name] for name in names if name in found]
         if not all(torch.equal(values[0], other) for other in values[1:]):
             raise DataError(
-                f"{title}: {' and '.join(names)} are tied, but differ in {word}; keep one of them"
+                f"{title}: {' and '.join(names)} are tied, but differ in {origin}; keep one of them"
             )
         if values:
             _install(module, names, wanted[names[0]], values[0])

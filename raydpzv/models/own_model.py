@@ -118,9 +118,11 @@ def mixing_place(
     """Return where outputs of records [B, ...] follow from others of their batch, in words; None: they do not.
 
     Records whose number has a bit set change together, for each bit and its opposite: of any two records each changes
-    once while the other stays.
+    once while the other stays. A record that equals the one before it changes to its own largest number alone.
     """
     others = x.roll(1, 0)
+    same = (others == x).flatten(1).all(1)
+    others = torch.where(same.view(-1, *[1] * (x.ndim - 1)), x.amax(-1, keepdim=True).expand_as(x), others)
     whole = not others.is_floating_point() or bool((others == others.round()).all())
     others = others if whole else others + 1  # token ids may be the last ones, also where they come as floats
     numbers = torch.arange(len(x), device=x.device)
@@ -169,11 +171,41 @@ def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:
             found: torch.Tensor = model.module(x)
             return found
     except Exception as error:  # whatever the user's forward raises is said in one line
+        if unknown := unknown_id(model.module, lambda: model.module(x)):
+            raise InputError(f"{title}: {unknown}") from error
         text = " ".join(str(error).split())
         raise InputError(
             f"{title}: its forward call fails on {len(x)} records {list(x.shape)} of {x.dtype} "
             f"({type(error).__name__}: {text})"
         ) from error
+
+
+def unknown_id(module: torch.nn.Module, forward: Callable[[], object]) -> str | None:
+    """Return which number of a failing forward call has no row in an embedding, in words; None: that is not why."""
+    found: list[str] = []
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(layer: torch.nn.Embedding, inputs: tuple[torch.Tensor, ...]) -> None:
+            wrong = inputs[0][(inputs[0] < 0) | (inputs[0] >= layer.num_embeddings)]
+            if wrong.numel() and not found:
+                found.append(
+                    f"records have the token id {int(wrong[0])}, wanted whole numbers in 0..{layer.num_embeddings - 1} "
+                    f'(layer "{name}"); use the tokenizer of this model'
+                )
+
+        return hook
+
+    layers = [(n, layer) for n, layer in module.named_modules() if isinstance(layer, torch.nn.Embedding)]
+    hooks = [layer.register_forward_pre_hook(keep(name)) for name, layer in layers]
+    try:
+        with torch.no_grad():
+            forward()
+    except Exception:  # the caller has it already, and says it where ids are not why
+        return found[0] if found else None
+    finally:
+        for each in hooks:
+            each.remove()
+    return None
 
 
 def constants_sha256(model: FlatModel) -> str:

@@ -19,7 +19,7 @@ USEFUL = 10.0
 """The largest ε that a verdict calls useful: above it an attacker with all else at hand is nearly always right."""
 PAPER = "paper"
 """Stands in the place of an adversary where a row says what the paper's accountant states."""
-CLAIMED, TOO_LARGE, NOTHING = "claimed, not proved", "too large", "nothing proved"
+CLAIMED, TOO_LARGE, NOTHING = "claimed, not proved", "no useful ε", "nothing proved"
 CHANGES = {"replace": "replace", "add_remove": "add or remove", "labels": "change the label of"}
 """What neighbouring data sets differ by, before the word for its unit."""
 RELATIONS = {"replace": "replace", "add_remove": "add/remove"}
@@ -60,6 +60,18 @@ def standing(claim: Claim) -> str:
     if not claim["holds"]:
         return CLAIMED
     return "proved" if useful(claim) else TOO_LARGE
+
+
+def cut(claim: Claim) -> str:
+    """Return "> 10" in place of a proved ε that is too large to mean something; "" for others."""
+    return f"> {USEFUL:g}" if standing(claim) == TOO_LARGE else ""
+
+
+def notes_of(claim: Claim) -> list[str]:
+    """Return what belongs below a table with this claim: its note, and the ε that its cell cuts."""
+    whom, bound = f"{adversary_cell(claim)}, {relation_cell(claim)}", _figure(epsilon_of(claim))
+    beyond = f"Proved ({whom}): ε = {bound}, which hardly limits an attacker." if cut(claim) else ""
+    return [str(note) for note in (claim.get("note"), beyond) if note]
 
 
 def unit(claim: Claim) -> str:

@@ -12,6 +12,8 @@ _FIRST = 0.5
 """Seconds until the first checkpoint, without a setting."""
 _SHARE = 100
 """Without a setting, a crash loses at most one part in so many of the work."""
+_SEEN = 0.5
+"""Most seconds between two, without a setting: who watches a run sees what a checkpoint has."""
 _REST = 40
 """Least time between two checkpoints, in times their cost: they take at most a fortieth of a run's time."""
 _FIRST_REST = 10
@@ -38,12 +40,12 @@ def own_seconds() -> float:
 class CheckpointPolicy:
     """Decides when a checkpoint is due, and counts their cost.
 
-    seconds: between two of them; None: a share of the run's time so far, at most `most`. updates: between two of them,
-    in place of seconds. Between two pass at least `_REST` times the seconds that one costs. One thread uses it.
+    seconds: between two of them; None: a share of the run's time so far, at most `most` or `_SEEN`. updates: instead of
+    seconds. Between two pass at least `_REST` times the seconds that one costs. One thread uses it.
     """
 
     def __init__(self, seconds: float | None, updates: int | None, most: float) -> None:
-        self._seconds, self._updates, self._most = seconds, updates, most
+        self._seconds, self._updates, self._most = seconds, updates, min(most, _SEEN)
         self._begun = self._last = own_seconds()
         self.look = 0.0
         """The monotonic clock before which none can be due. Frequent callers compare it first."""

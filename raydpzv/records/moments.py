@@ -25,7 +25,7 @@ _SPENT = (("user_epsilon", "external", "external"), ("release", "epsilon_client"
 
 
 def update_rounds(rows: Rows, updates: int) -> np.ndarray:
-    """Return the server's round of each update, int64 [T + 1]: several uploads may be gathered for one release.
+    """Return the server's round of each update, int64 [T + 1]: an update may gather several uploads, or silos' sums.
 
     Raises DataError if rows and ledger do not agree.
     """
@@ -33,7 +33,7 @@ def update_rounds(rows: Rows, updates: int) -> np.ndarray:
     if not release.num_rows:
         return np.arange(updates + 1)
     first = array(release["round"])[array(release["perturbation"]) == 0]
-    found = np.concatenate(([0], np.sort(first)))
+    found = np.concatenate(([0], np.unique(first)))
     if len(found) <= updates:
         raise DataError(
             f"the ledger has {updates} updates, the rows only {len(found) - 1} releases; continue the run with "

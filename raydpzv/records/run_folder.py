@@ -22,7 +22,7 @@ from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.files import is_written, write_npz
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, Found, before, read_checkpoint
 from raydpzv.records.environment import DATA_DIGEST
-from raydpzv.records.store import Extent, Rows, read_all, read_rows
+from raydpzv.records.store import Extent, KeptParts, Rows, read_all, read_rows
 from raydpzv.records.summary_fields import check_format, faults
 from raydpzv.records.write_ahead_log import TAIL, last_round_in_logs
 
@@ -122,12 +122,12 @@ class RunFolder:
         """Return environment.json."""
         return _json(self.path / ENVIRONMENT, lambda: "it was deleted; restore it from a copy")
 
-    def rows(self) -> Rows:
+    def rows(self, kept: KeptParts | None = None) -> Rows:
         """Return the rows of the record; of an unfinished run, also those that only its checkpoint has.
 
-        If the parts hold more rows than the checkpoint counts, they hold the checkpoint's rows as well.
+        If the parts hold more rows than the checkpoint counts, they hold those of the checkpoint. kept: of `read_rows`.
         """
-        parts = read_all(self.path)
+        parts = read_all(self.path, kept)
         found = None if self.has_summary() else self.found_checkpoint()
         if not found or not found.packed:
             return parts

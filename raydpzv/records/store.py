@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from mmap import mmap
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import EMPTY, SCHEMAS
 
 Rows = dict[str, pa.Table]
+KeptParts = dict[Path, tuple[tuple[int, ...], pa.Table]]
+"""Parts that were read, with what tells whether a file is still the same."""
 _UNDIGESTED = (
     "fault",
     "clock",
@@ -114,10 +117,11 @@ def read_rows(
     name: str,
     columns: Sequence[str] | None = None,
     first: int | None = None,
+    kept: KeptParts | None = None,
 ) -> pa.Table:
     """Return all rows of one type, in the order of the events.
 
-    columns: only these; first: only the rows of so many first parts.
+    columns: only these; first: only the rows of so many first parts; kept: parts, all columns, that need no reading.
     """
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
@@ -127,7 +131,8 @@ def read_rows(
             f"{run / 'rows' / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
         )
     empty = EMPTY[name]
-    tables = [_read(part, name, columns) for part in parts[:first]]
+    read = partial(_read, columns=columns) if kept is None else partial(_read_once, kept=kept)
+    tables = [read(part, name) for part in parts[:first]]
     return pa.concat_tables(tables or [empty.select(columns) if columns else empty])
 
 
@@ -194,9 +199,17 @@ def _read(part: Path, name: str, columns: Sequence[str] | None = None) -> pa.Tab
     return table
 
 
-def read_all(run: Path) -> Rows:
-    """Return every row type of a run."""
-    return {name: read_rows(run, name) for name in SCHEMAS}
+def _read_once(part: Path, name: str, kept: KeptParts) -> pa.Table:
+    """Return a part that is read again only if another file has its name."""
+    stamp = (stat := part.stat()).st_ino, stat.st_mtime_ns, stat.st_size
+    if part not in kept or kept[part][0] != stamp:
+        kept[part] = stamp, _read(part, name)
+    return kept[part][1]
+
+
+def read_all(run: Path, kept: KeptParts | None = None) -> Rows:
+    """Return every row type of a run. kept: see `read_rows`."""
+    return {name: read_rows(run, name, kept=kept) for name in SCHEMAS}
 
 
 def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str:

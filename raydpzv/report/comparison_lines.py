@@ -122,6 +122,16 @@ class Band:
     high: Floats
 
 
+def as_meant(row: Mapping[str, Any], *outcomes: str) -> bool:
+    """Return whether such outcomes are no failure: the control whose clients learn nothing may predict one class."""
+    return row["method"] == "frozen" and set(outcomes) <= {"constant prediction", "one class' share"}
+
+
+def fails(run: Mapping[str, Any]) -> bool:
+    """Return whether a run (a row of RUNS) failed, other than as its control may."""
+    return run["outcome"] in FAILURES and not as_meant(run, run["outcome"])
+
+
 def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
     """Return the lines, in order of first appearance."""
     found: dict[tuple[str, float | None], list[dict[str, Any]]] = {}

@@ -20,7 +20,7 @@ from raydpzv.files import write_atomically
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
 from raydpzv.report import page_data
-from raydpzv.report.comparison_lines import FAILURES, Line, band, judged, lines
+from raydpzv.report.comparison_lines import Line, band, fails, judged, lines
 from raydpzv.report.comparison_privacy import MEANING, compared_privacy, privacy_line
 from raydpzv.report.comparison_table import Compared, equal_bytes, equal_seconds, measures_of, table
 from raydpzv.report.page import as_data, rendered, write_pictures
@@ -154,7 +154,7 @@ def _facts(runs: pa.Table) -> str:
         "run": len(rows),
     }
     said = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()]
-    failed = sum(r["outcome"] in FAILURES for r in rows)
+    failed = sum(map(fails, rows))
     return ", ".join(said + ([f"{failed} of them FAILED"] if failed else []))
 
 

@@ -188,7 +188,7 @@ def _largest(seeds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _notes(claim: Mapping[str, Any]) -> list[str]:
     scope = f"Scope: {claim['scope']}." if claim["scope"] and claim["mechanism"] != "none" else ""
-    return [note for note in (claim["note"], scope) if note]
+    return [*claim_words.notes_of(_stated(claim)), *([scope] if scope else [])]
 
 
 def _row(claim: Mapping[str, Any], notes: Sequence[str]) -> ComparedClaim:
@@ -196,7 +196,7 @@ def _row(claim: Mapping[str, Any], notes: Sequence[str]) -> ComparedClaim:
         who=(_place(claim),),
         adversary=claim_words.adversary_cell(claim),
         relation=claim_words.relation_cell(claim),
-        epsilon=text.number(claim["claimed"]),
+        epsilon=claim_words.cut(_stated(claim)) or text.number(claim["claimed"]),
         guess=claim_words.guess(_stated(claim)) or text.NONE,
         standing=claim_words.standing(_stated(claim)),
         delta=text.number(claim["delta"]),

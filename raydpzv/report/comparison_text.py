@@ -17,7 +17,7 @@ from rich.text import Text
 
 from raydpzv.records.summary_fields import shown
 from raydpzv.report import text
-from raydpzv.report.comparison_lines import CALIBRATED, FAILURES, NOT_RUN, calibrated, lines, named
+from raydpzv.report.comparison_lines import CALIBRATED, NOT_RUN, as_meant, calibrated, fails, lines, named
 from raydpzv.report.comparison_privacy import privacy_block, privacy_line
 from raydpzv.report.comparison_table import (
     Compared,
@@ -95,7 +95,8 @@ def console_report(compared: Compared, targets: Sequence[float]) -> Group:
         parts.append(Text(TARGET_NOTE, "dim"))
     parts += [Text(), privacy_block(claims, runs), Text()]
     warnings = (Text(line, "yellow") for line in warning_lines(runs, curves))
-    return Group(*parts, *(Text(line, "bold red") for line in failure_lines(runs)), *warnings)
+    failed = (Text(line, "bold red" if line.startswith("FAILED") else "") for line in failure_lines(runs))
+    return Group(*parts, *failed, *warnings)
 
 
 def summary_grid(folded: pa.Table, bytes_at: int, seconds_at: float, measures: Sequence[str] = ()) -> Grid:
@@ -196,8 +197,8 @@ def run_rows(runs: pa.Table, pages: Mapping[str, str]) -> list[dict[str, Any]]:
             "name": named(row["label"], row["epsilon"]),
             "line": order.index((row["label"], row["epsilon"])),
             "seed": row["seed"],
-            "outcome": short_outcome(row["outcome"]),
-            "failed": row["outcome"] in FAILURES,
+            "outcome": ("control: " if as_meant(row, row["outcome"]) else "") + short_outcome(row["outcome"]),
+            "failed": fails(row),
             "accuracy": text.percent(row["accuracy"]),
             "folder": f"runs/{row['run']}",
             "page": pages.get(row["run"], ""),
@@ -221,7 +222,8 @@ def _short(row: Row) -> str:
         for n, _, kind in (one.partition(" ") for one in row["why"].split(", "))
         if n
     ]
-    return ", ".join([*why, *([f"{row['not_run']} not run"] if row["not_run"] else [])])
+    said = ", ".join([*why, *([f"{row['not_run']} not run"] if row["not_run"] else [])])
+    return f"control: {said}" if why and not _failed(row) else said
 
 
 def _epsilon(row: Row) -> float:
@@ -246,7 +248,8 @@ def target_grid(folded: pa.Table, target: float) -> Grid:
 
 
 def _failed(row: Row) -> Mark:
-    return "bad" if row["failures"] else ""
+    kinds = (one.partition(" ")[2] for one in row["why"].split(", "))
+    return "bad" if row["failures"] and not as_meant(row, *kinds) else ""
 
 
 _METHOD: Column[Row] = Column("method", lambda r: r["label"], align="left")
@@ -256,7 +259,7 @@ def _runs(*, why: bool) -> Column[Row]:
     def show(row: Row) -> str:
         said = f"{row['runs']}"
         if row["failures"]:
-            said += f", {row['failures']} FAILED"
+            said += f", {row['failures']} {'FAILED' if _failed(row) else 'as a control may'}"
         if row["failures"] and why:  # the count comes first already, if there is one kind
             kinds = row["why"].removeprefix(f"{row['failures']} ")
             said += f": {shown(kinds)}"
@@ -356,9 +359,10 @@ def _failure(run: Row) -> str:
 def failures_line(runs: pa.Table) -> str:
     """Return how many runs failed, the first with its folder and reason, and how many were not made."""
     rows = runs.to_pylist()
-    failed = [row for row in rows if row["outcome"] in FAILURES]
+    failed, meant = list(filter(fails, rows)), sum(as_meant(row, row["outcome"]) for row in rows)
     missing = sum(row["outcome"] == NOT_RUN for row in rows)
-    left = f"; {missing} not made to the end, left out of every number" if missing else ""
+    left = f"; {meant} of the control predict one class, as it may" if meant else ""
+    left += f"; {missing} not made to the end, left out of every number" if missing else ""
     if not failed:
         return f"Failures: none of {len(rows)} runs{left}"
     return f"FAILED: {len(failed)} of {len(rows)} runs{left}; first {_failure(failed[0])}"
@@ -369,7 +373,8 @@ def failure_lines(runs: pa.Table) -> list[str]:
     found = runs.to_pylist()
     order = list(dict.fromkeys((r["label"], r["epsilon"]) for r in found))
     rows = sorted(found, key=lambda r: order.index((r["label"], r["epsilon"])))
-    said = [f"FAILED: {_failure(row)}" for row in rows if row["outcome"] in FAILURES]
+    said = [f"FAILED: {_failure(row)}" for row in rows if fails(row)]
+    said += [f"as a control may: {_failure(row)}" for row in rows if as_meant(row, row["outcome"])]
     missing = sum(r["outcome"] == NOT_RUN for r in rows)
     if missing:
         verb = "was" if missing == 1 else "were"

@@ -132,7 +132,8 @@ def write_page(
 
 def live_page(run: ReportedRun, version: str) -> str:
     """Return the page of a run that is watched; it is loaded again when the server has another version."""
-    drawn = [found for draw in DRAWINGS if (found := draw([run.view]))]
+    shown = [draw for draw in DRAWINGS if draw.__name__ not in _REDRAWN]
+    drawn = [found for draw in shown if (found := draw([run.view]))]
     return rendered("page", version=version, **words([run], (), drawn))
 
 

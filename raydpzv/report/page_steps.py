@@ -9,8 +9,9 @@ bind, and others evenly. Of a private run that shows what may leave, there are p
 from __future__ import annotations
 
 import base64
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from raydpzv.files import json_number
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
-from raydpzv.privacy.claim_words import claim_text, useful
+from raydpzv.privacy.claim_words import USEFUL, claim_text, useful
 from raydpzv.records.moments import begins, greatest_staleness, read_found, spent_epsilon, update_rounds
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report.measure_plots import judged
@@ -32,6 +33,8 @@ from raydpzv.report.page_data import extremes
 from raydpzv.report.run_summary import score_name
 from raydpzv.report.run_tables import RunView
 from raydpzv.settings.party_names import label
+from raydpzv.zo.philox import normals
+from raydpzv.zo.update import Rule
 
 ROOM = 750_000
 """Bytes of the columns of all runs of a page, about."""
@@ -39,6 +42,10 @@ _LISTED = 8
 """Clients or scalars that an update lists."""
 _MOST_WORK = 300_000_000
 """Numbers that are added up for the lengths of all steps, at most: about five seconds."""
+_FEW, _FEW_OF_ONE = 10_000_000, 4_000
+"""Numbers that numpy makes in the time that numba's import takes, and a replay of one update by compiled kernels."""
+_MADE = 1 << 15
+"""Numbers that are made at a time, which the second cache holds."""
 _RANKED = 10
 """Clients that a ranking shows at either end."""
 
@@ -182,7 +189,7 @@ def _from_rows(
     columns |= {"clients": _listed(client[order], update[order], served), "served": _Column(served)}
     if spent := spent_epsilon(rows, rounds, view.summary.get("epsilon") or ()):
         columns["epsilon"] = _Column(spent[0])
-        found["terms"] = _terms(*spent)
+        found |= {"terms": _terms(*spent), "useful": USEFUL}
     seen = judged(view)
     at = np.searchsorted(rounds, seen.round, "right") - 1
     name = score_name(view.summary)
@@ -236,17 +243,46 @@ def _lengths(folder: RunFolder, entries: Slice, ledger: Ledger) -> tuple[np.ndar
         if (last + max(len(entries), last * pool)) * size > _MOST_WORK:
             return None, "the models are too large to be replayed for a page; raydpzv step shows it"
         found = np.zeros(last + 1)
-        with one_thread(spec.model.engine):
+        few = not pool and len(entries) * size < _FEW + _FEW_OF_ONE * last
+        with one_thread(spec.model.engine), np.errstate(over="ignore", invalid="ignore"):
             for party, replica in replicas.items():
-                _follow(
-                    replica,
-                    np.unique(entries.round[(entries.party == party) | (party == SHARED)]),
-                    ledger,
-                    found,
-                )
+                mine = entries if party == SHARED else entries.of(party)
+                if few and _is_plain(replica.descent.rule):
+                    _add_up(replica, mine, found)
+                else:
+                    _follow(replica, np.unique(mine.round), ledger, found)
         return found, ""
     except RaydpzvError as error:
         return None, str(error)
+
+
+def _is_plain(rule: Rule) -> bool:
+    return rule.optimizer == "sgd" and rule.law in ("gaussian", "sphere") and not rule.shaped
+
+
+def _add_up(replica: Replica, updates: Slice, found: np.ndarray) -> None:
+    """Enter the lengths of steps along normal directions, to float32 rounding, without compiled kernels."""
+    rule, size = replica.descent.rule, len(replica.x)
+    directions = _directions(replica.direction_seeds(updates), size, sphere=rule.law == "sphere")
+    share = 1 - rule.momentum if rule.damped else 1.0
+    velocity, moved = np.zeros((2, size), np.float32)
+    place, before = 0, 0
+    for seeds, scalars, lr in updates.steps():
+        velocity *= rule.momentum
+        for scalar in scalars.tolist():
+            velocity += share * scalar / len(seeds) * next(directions)
+        update = int(updates.round[place])
+        moved = lr * velocity + (moved if update == before else 0)
+        found[update] = np.linalg.norm(moved)
+        place, before = place + len(seeds), update
+
+
+def _directions(seeds: np.ndarray, size: int, *, sphere: bool) -> Iterator[np.ndarray]:
+    """Yield the normal direction of each seed, float32 [size], on the sphere of radius √size if asked."""
+    count = max(1, _MADE // size)
+    for first in range(0, len(seeds), count):
+        z = normals(seeds[first : first + count], 0, size)
+        yield from z * (math.sqrt(size) / np.linalg.norm(z, axis=1, keepdims=True)) if sphere else z
 
 
 def _follow(replica: Replica, updates: np.ndarray, ledger: Ledger, found: np.ndarray) -> None:

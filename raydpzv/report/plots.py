@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import NullLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.errors import InputError
@@ -36,6 +36,8 @@ GAPS = (0, (5, 5))
 """Dashes of a curve that covers an equal one, which shows through them."""
 _SPAN = 20
 """Largest by smallest value from which a logarithmic axis shows more than a linear one."""
+_MARKED = 10_000
+"""Largest by smallest value of a logarithmic axis with marks between powers of ten: each takes milliseconds to draw."""
 _FEW = 40
 """Most points of a curve that are marked one by one."""
 _MOST_POINTS = 4000
@@ -168,7 +170,11 @@ def percents(ax: Axes, decimals: int | None = None) -> None:
 def plain_log(ax: Axes, direction: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, without powers of ten; values of 0 are left out."""
     getattr(ax, f"set_{direction}scale")("log", nonpositive="mask")
-    getattr(ax, f"{direction}axis").set_major_formatter(StrMethodFormatter(NUMBER))
+    axis = getattr(ax, f"{direction}axis")
+    axis.set_major_formatter(StrMethodFormatter(NUMBER))
+    low, high = getattr(ax, f"get_{direction}lim")()
+    if high > _MARKED * low:
+        axis.set_minor_locator(NullLocator())
 
 
 def wide(values: Sequence[float] | NDArray[Any]) -> bool:

@@ -122,11 +122,11 @@ def privacy_table(claims: Sequence[claim_words.Claim], *, explained: bool = True
     explained: with notes and the conditional column, which no one should read without its own note.
     """
     if not explained:
-        claims = [{**c, "note": "", "direct_only": None} for c in claims]
+        claims = [{**c, "direct_only": None} for c in claims]
     noised = [c for c in claims if c["mechanism"] != "none"]
     if not noised:
         return None
-    notes = list(dict.fromkeys(str(c["note"]) for c in claims if c.get("note")))
+    notes = list(dict.fromkeys(note for c in claims if explained for note in claim_words.notes_of(c)))
     return PrivacyTable(
         shared=_shared(noised[0]),
         rows=tuple(merged([_row(c, notes) for c in claims])),
@@ -205,14 +205,14 @@ def _row(claim: claim_words.Claim, notes: Sequence[str]) -> PrivacyRow:
     return PrivacyRow(
         adversary=claim_words.adversary_cell(claim),
         relation=claim_words.relation_cell(claim),
-        epsilon=text.number(claim_words.epsilon_of(claim)),
+        epsilon=claim_words.cut(claim) or text.number(claim_words.epsilon_of(claim)),
         guess=claim_words.guess(claim) or text.NONE,
         standing="claimed" if standing == claim_words.CLAIMED else standing,
         sensitivity=text.number(claim.get("sensitivity")),
         multiplier=text.number(claim.get("multiplier")),
         accountant=claim_words.accountant_cell(claim),
         conditional=text.number(claim.get("direct_only")),
-        notes=(notes.index(str(claim["note"])) + 1,) if claim.get("note") else (),
+        notes=tuple(notes.index(note) + 1 for note in claim_words.notes_of(claim) if note in notes),
     )
 
 

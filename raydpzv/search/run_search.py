@@ -25,7 +25,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy, prepare
-from raydpzv.files import write_atomically
+from raydpzv.files import SEARCH, is_search, write_atomically
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine, table_html
 from raydpzv.registry import LOSSES, TRIAL_POOLS
@@ -35,7 +35,7 @@ from raydpzv.search import promotion
 from raydpzv.search.composition import sentences
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
-from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
+from raydpzv.search.search_folder import keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
     METRICS,
     OF_NUMBERS,

@@ -16,11 +16,10 @@ from pathlib import Path
 from raydpzv.compare.folder import plan_written
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_own, finished
 from raydpzv.errors import DataError, InputError
-from raydpzv.files import write_atomically
+from raydpzv.files import SEARCH, write_atomically
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_plan import SearchPlan, Trial, read_search
 
-SEARCH = "search.toml"
 _DECISIONS = "decisions.jsonl"
 
 
@@ -32,11 +31,6 @@ class Decision:
     updates: int
     value: float | None
     stop: bool
-
-
-def is_search(folder: Path) -> bool:
-    """Return whether a folder is a search's."""
-    return (folder / SEARCH).is_file()
 
 
 def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]:

@@ -46,12 +46,11 @@ class Named:
 class Section(BaseModel):
     """A table of a scenario: unknown keys are refused, values are not converted, nothing changes later.
 
-    What checks values is made when the first ones come: an actor gets a scenario that has been checked.
+    What checks values is made when the first ones come: an actor gets a scenario that has been checked. Docstrings
+    under fields are read for a list of settings alone (`raydpzv.docstrings`): pydantic would read all sources.
     """
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, defer_build=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

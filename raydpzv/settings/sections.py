@@ -315,7 +315,7 @@ class RecordSection(Section):
     """Seconds between writes of the rows to the run folder."""
     checkpoint: Positive | None = None
     """Seconds between checkpoints, from which `raydpzv resume` continues; left out: so often that at most
-    1/100 of what was computed is lost, and at least every `flush` seconds. To take and write them is at most 1/40 of
+    1/100 of what was computed is lost, and at least twice a second. To take and write them is at most 1/40 of
     a run's time."""
     checkpoint_updates: Count | None = None
     """Updates between checkpoints, in place of seconds."""

@@ -39,7 +39,7 @@ class DataSection(Section):
     """Column with the label (csv, parquet), or a list of columns of numbers; of survival times, whether one is an event
     (1, or 0 for censored)."""
     time: str | None = None
-    """Column of survival times (survival), any numbers that grow."""
+    """Column of survival times (survival), numbers that are 0 or more."""
     groups: str | None = None
     """Column of which equal values (one patient's rows) stay on one side of every split of training, validation and
     test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from raydpzv.engine.split_model import Metrics
 from raydpzv.ledger.entries import SHARED
+from raydpzv.report.text import percent
 from raydpzv.timetravel.history import Moment
 from raydpzv.timetravel.what_if import Absence
 
@@ -14,8 +15,8 @@ _MOST = 8
 """Clients or scalars that a line lists."""
 
 
-def lines_of(moment: Moment, updates: int, metrics: Metrics | None) -> Iterator[str]:
-    """Yield what happened in one of `updates` updates; metrics: of the model after it."""
+def lines_of(moment: Moment, updates: int, metrics: Metrics | None, known: str = "") -> Iterator[str]:
+    """Yield what happened in one of `updates` updates; metrics: of the model after it; known: terms said before."""
     when = f", {moment.time:.4g} s" if math.isfinite(moment.time) and moment.time > 0 else ""
     yield f"update {moment.update} of {updates}{when}"
     if moment.clients:
@@ -38,14 +39,20 @@ def lines_of(moment: Moment, updates: int, metrics: Metrics | None) -> Iterator[
         yield f"  held out   {result(metrics)}"
     if moment.evaluated and not math.isnan(moment.evaluated[1]):  # numbers and times have none
         update, accuracy = moment.evaluated
-        yield f"  recorded   accuracy {accuracy:.2%} after update {update}"
+        yield f"  recorded   accuracy {percent(accuracy)} after update {update}"
     if moment.epsilon is not None:
-        yield f"  so far     {moment.epsilon[1]}"
+        terms = terms_of(moment)
+        yield f"  so far     {moment.epsilon[1].removesuffix(terms)}{'terms as above' if terms == known else terms}"
+
+
+def terms_of(moment: Moment) -> str:
+    """Return what stands behind the ε so far; "" without one."""
+    return moment.epsilon[1].partition(", ")[2] if moment.epsilon else ""
 
 
 def result(metrics: Metrics) -> str:
     """Return accuracy, if there is one, and loss."""
-    accuracy = "" if math.isnan(metrics.accuracy) else f"accuracy {metrics.accuracy:.2%}, "
+    accuracy = "" if math.isnan(metrics.accuracy) else f"accuracy {percent(metrics.accuracy)}, "
     return f"{accuracy}loss {metrics.loss:.4f}"
 
 

@@ -231,6 +231,8 @@ def _not_a_mean(update: int) -> NotRecomputable:
 def _answers(history: RunHistory) -> dict[int, dict[int, tuple[float, np.ndarray]]]:
     """Run again and return what each client answered in each round, which the server has and no ledger keeps."""
     prepared: Any = history.prepared
+    if prepared.setting is not None:  # noise, which nobody can draw again
+        raise _not_a_mean(1)
     uniform = getattr(history.spec.method, "weights", "uniform") == "uniform"
     weights = np.ones(prepared.parts.clients) if uniform else prepared.parts.sizes
     found: dict[int, dict[int, tuple[float, np.ndarray]]] = defaultdict(dict)

@@ -50,13 +50,13 @@ SQRT_HALF_BITS = 0x3F3504F3
 MINUS_2_LN2 = _f32(-1.3862943611198906)
 
 
-def normals(seed: int, start: int, stop: int) -> np.ndarray:
-    """Return elements [start, stop) of the standard normal direction of a 64-bit seed, float32."""
+def normals(seed: int | np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return elements [start, stop) of the standard normal direction of a 64-bit seed, float32; of K seeds [K, n]."""
     first, last = start // TILE, -(-stop // TILE)
     words = philox(seed, np.arange(first * BLOCKS, last * BLOCKS, dtype=np.uint64))
     pairs = [*_box_muller(words[0], words[1]), *_box_muller(words[2], words[3])]
-    tiles = np.stack([z.reshape(-1, BLOCKS) for z in pairs], axis=1).reshape(-1)
-    return tiles[start - first * TILE : stop - first * TILE]
+    tiles = np.stack([z.reshape(*np.shape(seed), -1, BLOCKS) for z in pairs], axis=-2)
+    return tiles.reshape(*np.shape(seed), -1)[..., start - first * TILE : stop - first * TILE]
 
 
 def signs(seed: int, start: int, stop: int) -> np.ndarray:
@@ -69,21 +69,22 @@ def signs(seed: int, start: int, stop: int) -> np.ndarray:
     return tiles[start - first * SIGN_TILE : stop - first * SIGN_TILE]
 
 
-def philox(seed: int, block: np.ndarray) -> list[np.ndarray]:
-    """Return the four 32-bit words of each 64-bit block number under a 64-bit key."""
+def philox(seed: int | np.ndarray, block: np.ndarray) -> list[np.ndarray]:
+    """Return the four 32-bit words of each 64-bit block number under a 64-bit key; of K seeds [K, blocks]."""
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    key_0, key_1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    key = np.asarray(seed, np.uint64)[..., None]
+    key_0, key_1 = key & low, key >> shift
     c0, c1 = block & low, block >> shift
     c2 = c3 = np.zeros_like(c0)
     for _ in range(ROUNDS):
         p0, p1 = c0 * np.uint64(MULTIPLIER_0), c2 * np.uint64(MULTIPLIER_1)
         c0, c1, c2, c3 = (
-            (p1 >> shift) ^ c1 ^ np.uint64(key_0),
+            (p1 >> shift) ^ c1 ^ key_0,
             p1 & low,
-            (p0 >> shift) ^ c3 ^ np.uint64(key_1),
+            (p0 >> shift) ^ c3 ^ key_1,
             p0 & low,
         )
-        key_0, key_1 = (key_0 + WEYL_0) & 0xFFFFFFFF, (key_1 + WEYL_1) & 0xFFFFFFFF
+        key_0, key_1 = (key_0 + np.uint64(WEYL_0)) & low, (key_1 + np.uint64(WEYL_1)) & low
     return [c.astype(np.uint32) for c in (c0, c1, c2, c3)]
 
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from raydpzv.compare.folder import is_comparison
 from raydpzv.errors import InputError, suggest
 from raydpzv.experiment.rebuild import check_rebuilt
+from raydpzv.files import is_comparison
 from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.seed_file.seed_format import FORMS

@@ -6,20 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raydpzv.compare.folder import PLAN, is_comparison
-from raydpzv.compare.plan import read_comparison
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.resuming import Continued, continued, continued_at
 from raydpzv.experiment.runner import usual_runner
+from raydpzv.files import PLAN, is_comparison, is_search
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
-from raydpzv.search.search_folder import is_search
 from raydpzv.storage.download import stored_kind
 from scenarios import screen
 from scenarios.command_options import Execution, ResumeCommand, RunCommand
-from scenarios.commands import compare
 from scenarios.options import chosen_logs, chosen_runner, logs_begun
 from scenarios.storage_options import stored_at, waits
 from scenarios.watched_run import watch_run
@@ -45,6 +42,9 @@ def resume_command(options: ResumeCommand) -> None:
         resume_search(run, moved, how, uri)
         return
     if is_comparison(run):
+        from raydpzv.compare.plan import read_comparison
+        from scenarios.commands import compare
+
         compare.carry_out(read_comparison(run / PLAN, moved), run, how, explain=options.explain)
         return
     chosen = chosen_runner(options.runner) if options.runner else None

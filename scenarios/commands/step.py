@@ -11,9 +11,10 @@ from functools import partial
 from raydpzv.engine.split_model import Metrics
 from raydpzv.errors import InputError, RaydpzvError
 from raydpzv.files import as_json
+from raydpzv.report.text import percent
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.timetravel.history import RunHistory, open_history
-from raydpzv.timetravel.shown import absence_line, lines_of, ranking_lines, ranking_table
+from raydpzv.timetravel.shown import absence_line, lines_of, ranking_lines, ranking_table, terms_of
 from raydpzv.timetravel.what_if import Absence, what_if
 from scenarios.command_options import StepCommand
 
@@ -81,7 +82,7 @@ class _Walk:
 
     def __init__(self, history: RunHistory, *, quiet: bool) -> None:
         self.history, self.update, self._quiet = history, 0, quiet
-        self._unscored = ""
+        self._unscored, self._terms = "", ""
 
     def prompt(self) -> None:
         """Read commands from the terminal until one leaves."""
@@ -121,7 +122,7 @@ class _Walk:
         )
         yield from self._arrive(found, "accuracy did not fall")
         if found is not None:
-            yield f"  fell       from {self.history.evaluate(found - 1).accuracy:.2%} after update {found - 1}"
+            yield f"  fell       from {percent(self.history.evaluate(found - 1).accuracy)} after update {found - 1}"
 
     def stale(self, least: int) -> Iterator[str]:
         """Go to the next update that used something so many updates old."""
@@ -158,8 +159,9 @@ class _Walk:
         """Yield what happened in this update."""
         metrics = self._scored()
         moment = self.history.moment(self.update)
-        for line in lines_of(moment, self.history.updates, metrics):
+        for line in lines_of(moment, self.history.updates, metrics, self._terms):
             yield self.named(line)
+        self._terms = terms_of(moment) or self._terms
         if self._unscored:
             yield f"  no accuracy: {self._unscored}"
         if not self.history.folder.has_summary():

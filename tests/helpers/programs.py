@@ -1,4 +1,6 @@
-"""Programs and benchmarks in processes of their own, which need not import torch: they are forked from one that has."""
+"""Programs and benchmarks in processes of their own, which need not import libraries: they are forked from one that has
+imported some.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from types import ModuleType
 ROOT = Path(__file__).parents[2]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch"])
+# not numba, which reads at import where its cache is
+_CONTEXT.set_forkserver_preload(
+    ["torch", "pyarrow.compute", "pyarrow.parquet", "pydantic", "rich.progress", "scipy.stats", "typer"]
+)
 
 
 def start_server() -> None:
@@ -25,8 +30,8 @@ def start_server() -> None:
 
 
 class Forked:
-    """A running `python ARGUMENTS`, used as one of `subprocess`: of a process that has imported torch, nothing else,
-    and has called nothing of it.
+    """A running `python ARGUMENTS`, used as one of `subprocess`: of a process that has imported libraries, nothing of
+    ours, and has called nothing of them.
 
     Not for what is said of imports, or of the number of threads that a library reads from the environment.
     """
@@ -87,6 +92,12 @@ def said(process: Forked) -> str:
     out, err = process.communicate()
     assert process.returncode == 0, err
     return out
+
+
+def ended(process: Forked) -> tuple[int | None, str, str]:
+    """Return how a process ended, what it printed, and its complaints."""
+    out, err = process.communicate()
+    return process.returncode, out, err
 
 
 def start(folder, *arguments, **environment):

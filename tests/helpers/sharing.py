@@ -6,9 +6,9 @@ from typing import Any
 
 ON_RAY = "tests/integration/ray"
 FIRST = (
-    ON_RAY,
     "tests/integration/compiled",
     "tests/integration/local",
+    ON_RAY,
     "tests/unit/benchmarks",
     "tests/unit/zo/test_kernels.py",
     "tests/integration",
@@ -16,33 +16,32 @@ FIRST = (
     "tests/unit/report",
 )
 """What takes long must not begin last."""
-APART = (
-    "tests/integration/local",
-    "tests/unit/benchmarks",
-    *(
-        f"{ON_RAY}/test_{name}.py"
-        for name in ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
-    ),
+APART = ("tests/integration/local", "tests/unit/benchmarks")
+"""Long tests, which share nothing with their neighbours."""
+OWN_RAY = tuple(
+    f"{ON_RAY}/test_{name}.py" for name in ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
 )
-"""Long tests, which share nothing with their neighbours; those on Ray start one of their own."""
-CROWDED = f"{ON_RAY}/test_benchmarks.py"
-"""The last that share a Ray: they find the others' processes, and leave more idle than a session keeps."""
+"""Files whose tests start a Ray of their own. They wait their turn, so that two shared ones have the processors."""
+ONE_RAY = tuple(
+    f"{ON_RAY}/test_{name}.py" for name in ("losses", "own_objects", "runner_contract", "users", "vertical")
+)
+"""Half of the work on a shared Ray. The other files have a second one, in another process."""
 
 
 def unit(nodeid: str) -> str:
-    """Return what a process takes as a whole: the tests that share a Ray, a single long test with its cases of one
+    """Return what one process takes as a whole: the tests that share a Ray, a single long test with its cases of one
     method, otherwise a file, so that what its tests share is made once.
     """
     if nodeid.startswith(APART):
         return nodeid.partition("-")[0]
-    if nodeid.startswith(ON_RAY):
-        return ON_RAY
+    if nodeid.startswith(ON_RAY) and not nodeid.startswith(OWN_RAY):
+        return f"{ON_RAY}, {'one' if nodeid.startswith(ONE_RAY) else 'other'}"
     return nodeid.split("::")[0]
 
 
 def turn(nodeid: str) -> int:
-    """Return the place in the order of beginning: first the tests that share a Ray, the longest unit."""
-    if nodeid.startswith(ON_RAY) and not nodeid.startswith((*APART, CROWDED)):
+    """Return the place in the order of beginning: first the tests that share a Ray, the longest units."""
+    if nodeid.startswith(ON_RAY) and not nodeid.startswith(OWN_RAY):
         return -1
     return next((n for n, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
 

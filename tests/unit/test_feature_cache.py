@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,38 @@ def test_features_that_depend_on_other_records_are_refused_by_their_layer(tmp_pa
 def test_features_of_a_record_alone_pass_the_check(tmp_path, way, rows):
     found = raydpzv.features(Mixing(way), X[:rows], folder=tmp_path)
     assert found.shape == (rows, 2)
+
+
+class Pooled(nn.Module):
+    """Adds the mean of a batch of token ids, so that equal records hide that it mixes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 2)
+
+    def forward(self, ids):
+        h = self.words(ids)
+        return h + h.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+@pytest.mark.parametrize("others", [[[3, 1, 2]], []], ids=["another at the end", "all equal"])
+def test_equal_records_do_not_hide_a_layer_that_mixes(tmp_path, batch, others):
+    ids = np.array([*[[1, 2, 3]] * 6, *others])
+    with pytest.raises(InputError, match="depend on the other records of its batch"):
+        raydpzv.features(Pooled(), ids, batch=batch, folder=tmp_path)
+    assert raydpzv.features(nn.Embedding(9, 2), ids, batch=batch, folder=tmp_path).shape == (len(ids), 3, 2)
+
+
+@pytest.mark.parametrize(("wrong", "row"), [(9, 0), (-1, 0), (9, 5)])
+def test_an_id_beyond_the_embedding_is_named_with_its_layer(tmp_path, wrong, row):
+    ids = np.arange(18).reshape(6, 3) % 9
+    ids[row, 1] = wrong
+    complaint = (
+        rf"features: records have the token id {wrong}, wanted whole numbers in 0\.\.8 \(layer \"words\"\)"
+    )
+    with pytest.raises(InputError, match=complaint):
+        raydpzv.features(nn.Sequential(OrderedDict(words=nn.Embedding(9, 2))), ids, batch=2, folder=tmp_path)
 
 
 def test_an_interrupted_computation_leaves_no_file(tmp_path):

@@ -177,7 +177,7 @@ def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
     if config.server == "discriminant" and sections.loss != "cross_entropy":
         yield (
             f'model.loss: wanted "cross_entropy" with method.server = "discriminant", which tells classes apart, got '
-            f'"{sections.loss}"; use method.server = "sgd" or "dp_sgd"'
+            f'"{sections.loss}"; use method.server = "sgd"'
         )
 
 

@@ -49,14 +49,15 @@
       return mean / seen;
     });
   };
-  // places of a logarithmic axis: powers of 2 for bytes, else 1, 2 and 5 times powers of 10; at most six
+  // places of a logarithmic axis: powers of 2 for bytes, else 1, 2 and 5 times powers of 10; at most six, and as many as fit across
   const logPlaces = (form) => ({
     filter: (u, splits) => splits,
     splits: (u, axis, low, high) => {
       const [base, steps] = form === "bytes" ? [2, [1]] : [10, [1, 2, 5]], found = [];
       for (let power = base ** Math.floor(Math.log(low) / Math.log(base)); power <= high; power *= base) found.push(...steps.map((step) => step * power));
       const inside = found.filter((value) => value >= low && value <= high);
-      return inside.filter((value, k) => k % Math.ceil(inside.length / 6) === 0);
+      const most = axis ? 6 : Math.max(Math.min(Math.floor(u.bbox.width / devicePixelRatio / 80), 6), 2) || 2;
+      return inside.filter((value, k) => k % Math.ceil(inside.length / most) === 0);
     },
   });
   const formAcross = () => (state.axis === "bytes" ? "bytes" : "number");
@@ -179,7 +180,7 @@
         width, height, series, bands, legend: { show: false },
         scales: { x: { time: false, distr: logx ? 3 : 1, range: (u, low, high) => this.range(low, high) }, y: { distr: logy ? 3 : 1, range: about.kind === "steps" ? (u, low, high) => [0, (high || 1) * 1.05] : undefined } },
         cursor: { ...linked, drag: { x: true, y: false, setScale: false }, dataIdx: (u, s, at, x) => nearest(u, s, at, x), bind: { dblclick: () => () => zoom(null, this) } },
-        axes: [{ ...axis, size: 34, space: 70, label: this.own ? about.over : data.axes[state.axis], values, ...(logx && logPlaces(formX)) }, { ...axis, ...(logy && logPlaces(about.form)), size: (u, words) => 24 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
+        axes: [{ ...axis, size: 34, space: 80, label: this.own ? about.over : data.axes[state.axis], values, ...(logx && logPlaces(formX)) }, { ...axis, ...(logy && logPlaces(about.form)), size: (u, words) => 24 + 7 * Math.max(3, ...(words || []).map((w) => w.length)), values: marked(about.form) }],
         hooks: {
           setSelect: [(u) => { if (u.select.width > 4) zoom([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")], this); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }],
           setCursor: [(u) => this.read(u)],
@@ -316,8 +317,9 @@
       lanes.forEach((name, k) => { if (k % every === 0) ctx.fillText(name, 0, (k + 0.5) * this.step, this.left - 4); });
       const bottom = lanes.length * this.step;
       ctx.textAlign = "center";
-      for (let k = 0; k <= 4; k++) {
-        const value = this.view[0] + (k / 4) * (this.view[1] - this.view[0]), x = this.placeOf(value);
+      const parts = this.wide < 320 ? 2 : 4;
+      for (let k = 0; k <= parts; k++) {
+        const value = this.view[0] + (k / parts) * (this.view[1] - this.view[0]), x = this.placeOf(value);
         ctx.fillText(plain(value, 4), Math.min(Math.max(x, this.left + 8), width - 20), bottom + 10);
       }
       ctx.fillText(this.about.kind === "heat" ? data.axes.update || "updates" : this.about.words, this.left + this.wide / 2, bottom + 26, this.wide);

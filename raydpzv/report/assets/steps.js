@@ -48,7 +48,7 @@
     if (scalars.length) add(run.pairs[k] > 1 ? "step size, first seed" : "step size, seed", `${plain(run.lr ? run.lr[k] : about.lr, 3)}, ${run.seeds[k].toString(16)}`);
     if (run.stale?.some((age) => age)) add("staleness", `${plain(run.stale[k])} updates`);
     if (run.clipped) add("clipped", records(run.clipped[k]));
-    if (run.epsilon) add("ε so far", plain(run.epsilon[k]));
+    if (run.epsilon) add("ε so far", run.epsilon[k] > about.useful ? `no useful ε (${plain(run.epsilon[k])})` : plain(run.epsilon[k]));
     return found;
   };
 

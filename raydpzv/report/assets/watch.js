@@ -31,5 +31,5 @@
     clearInterval(timer);  // one that came while the page loads would begin anew
     location.reload();
   };
-  const timer = setInterval(look, 1000);
+  const timer = setInterval(look, Math.max(250, performance.now() / 2));  // a page that takes long is made less often
 })();

@@ -1,4 +1,4 @@
-"""Hundreds of inputs that nobody means: each ends with status 0 or 2 and one line, without a traceback or a hang.
+"""Many inputs that nobody means: each ends with status 0 or 2 and one line, without a traceback or a hang.
 
 What `tests/helpers/odd_input.py` makes is given to the command line in this process. More of it, or other:
 
@@ -34,7 +34,7 @@ from tests.helpers.odd_input import TINY, Inputs
 from tests.helpers.report_views import without_pixels
 
 SEED = int(os.environ.get("RAYDPZV_ODD_INPUT_SEED", "1"))
-COUNT = int(os.environ.get("RAYDPZV_ODD_INPUT_COUNT", "300"))
+COUNT = int(os.environ.get("RAYDPZV_ODD_INPUT_COUNT", "150"))
 HANG, WAITING = 10, 120
 """Seconds of work, and by the clock, after which an input hangs: another program may have the CPU."""
 

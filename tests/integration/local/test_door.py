@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -22,7 +21,7 @@ from raydpzv.experiment.prepare import planned_privacy, prepare
 from raydpzv.experiment.rebuild import check_rebuilt, rebuild
 from raydpzv.keys import Key
 from raydpzv.records.publish import publish
-from tests.helpers.programs import Forked, said
+from tests.helpers.programs import Forked, ended, said
 
 DRAW = (Key(0) / "own data").generator()
 Y = DRAW.integers(0, 3, 120)
@@ -118,7 +117,7 @@ def test_handed_over_test_rows_are_the_test_rows():
     assert run.summary["largest_class_share"] == pytest.approx(shares.max())
 
 
-PROGRAM = [sys.executable, "-m", "raydpzv"]
+PROGRAM = ["-m", "raydpzv"]
 TOML = """
 [data]
 source = "own_parts:rows"
@@ -167,9 +166,7 @@ def test_a_scenario_file_names_own_parts(folder):
     run = raydpzv.run(spec, out="run")
     assert run.models["shared"].size == 5 * 6 + 6 + 6 * 3 + 3
     assert "own_parts:Net" in as_toml(spec)
-    subprocess.run(
-        [*PROGRAM, "run", "own.toml", "--out", "again"], check=True, cwd=folder, capture_output=True
-    )
+    said(Forked([*PROGRAM, "run", "own.toml", "--out", "again"]))
     again = np.load(folder / "again" / "models.npz")
     np.testing.assert_array_equal(again["shared"], run.models["shared"])
 
@@ -258,8 +255,8 @@ def test_named_weights_come_from_any_update(tmp_path):
 
 
 def test_a_run_resumes_with_its_own_model_alone(folder):
-    def resumed() -> subprocess.CompletedProcess:
-        return subprocess.run([*PROGRAM, "resume", "run"], cwd=folder, capture_output=True, text=True)
+    def resumed():
+        return ended(Forked([*PROGRAM, "resume", "run"]))
 
     whole, stop = raydpzv.run(raydpzv.load("own.toml")), threading.Event()
     raydpzv.run(
@@ -268,11 +265,11 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
         progress=lambda status: stop.set() if status.updates >= 2 else None,
     )
     (folder / "own_parts.py").write_text(PARTS.replace("nn.Tanh(), ", ""))
-    refused = resumed()
-    assert refused.returncode == 2, refused.stderr
-    assert "your own module own_parts changed since the run began" in refused.stderr
+    status, _, complaint = resumed()
+    assert status == 2, complaint
+    assert "your own module own_parts changed since the run began" in complaint
     (folder / "own_parts.py").write_text(PARTS)
-    assert resumed().returncode == 0
+    assert resumed()[0] == 0
     again = np.load(folder / "run" / "models.npz")["shared"]
     np.testing.assert_array_equal(again, whole.models["shared"])
 

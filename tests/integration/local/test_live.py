@@ -24,7 +24,8 @@ from tests.helpers import small_horizontal
 from tests.helpers.browser import CHROMIUM, tab
 from tests.helpers.commands import call, complaint
 
-CHANGES = ("budget.updates=1000000", "evaluate.every=50", "record.flush=1", "record.checkpoint=1")
+CHANGES = ("budget.updates=1000000", "evaluate.every=50", "record.flush=1000")
+"""No parts of rows are written: the page follows the checkpoints."""
 
 
 @contextmanager
@@ -114,6 +115,14 @@ def test_the_page_of_a_private_run_at_work_is_the_operators(tmp_path):
         page = LivePage(tmp_path / "run", operator=True).page()
     assert "PRIVATE" in page
     assert "This page is the operator" in page
+
+
+def test_the_page_of_private_runs_side_by_side_is_the_operators(tmp_path):
+    short = ["budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"]
+    raydpzv.compare([raydpzv.load("digits_private", short)], tmp_path / "all", seeds=1, epsilons=[1.0])
+    with pytest.raises(InputError, match=r"holds private runs.*add --operator"):
+        LivePage(tmp_path / "all")
+    assert "PRIVATE" in LivePage(tmp_path / "all", operator=True).page()
 
 
 def test_only_this_machine_and_who_has_the_token_gets_the_page(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import threading
 
@@ -20,7 +19,7 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.keys import Key
 from raydpzv.report.page import write_report
 from raydpzv.report.run_summary import headline, summary_rows
-from tests.helpers.programs import Forked, said
+from tests.helpers.programs import Forked, ended, said
 
 DRAW = (Key(0) / "numbers").generator()
 X = DRAW.standard_normal((120, 4)).astype(np.float32)
@@ -62,7 +61,7 @@ updates = 40
 """
 
 
-PROGRAM = [sys.executable, "-m", "raydpzv"]
+PROGRAM = ["-m", "raydpzv"]
 HIDDEN = """
 import sys
 from pathlib import Path
@@ -153,7 +152,7 @@ def test_a_run_with_an_own_loss_resumes_with_it_alone_and_is_rebuilt_without_it(
         )
 
     def resumed():
-        return subprocess.run([*PROGRAM, "resume", "run"], capture_output=True, text=True, check=False)
+        return ended(Forked([*PROGRAM, "resume", "run"]))
 
     def spec():
         sys.modules.pop("functions", None)
@@ -164,11 +163,11 @@ def test_a_run_with_an_own_loss_resumes_with_it_alone_and_is_rebuilt_without_it(
     assert list(whole.summary["measures"]) == ["worst", "near"]
     raydpzv.run(*(spec(), "run"), stop=stop, progress=lambda s: stop.set() if s.updates >= 7 else None)
     (folder / "functions.py").write_text(FUNCTIONS.replace("0.9 *", "0.8 *"))
-    refused = resumed()
-    assert refused.returncode == 2
-    assert "your own module functions changed since the run began" in refused.stderr
+    status, _, complaint = resumed()
+    assert status == 2
+    assert "your own module functions changed since the run began" in complaint
     (folder / "functions.py").write_text(FUNCTIONS)
-    assert resumed().returncode == 0
+    assert resumed()[0] == 0
     again = np.load("run/models.npz")
     assert all(np.array_equal(again[name.replace(" ", "_")], values) for name, values in whole.models.items())
     (folder / "functions.py").unlink()
@@ -198,10 +197,10 @@ def test_a_search_chooses_by_an_own_measure_of_which_less_is_better(folder):
     asked = [*PROGRAM, "search", "prices.toml", "--space", "space.toml", "--jobs", "1", "--runner", "local"]
 
     def found(*words):
-        return subprocess.run([*asked, *words], capture_output=True, text=True, check=False)
+        return ended(Forked([*asked, *words]))
 
-    done = found("--metric", "validation_worst", "--out", "found")
-    assert done.returncode == 0, done.stderr
+    status, _, err = found("--metric", "validation_worst", "--out", "found")
+    assert status == 0, err
     rows = pq.read_table("found/trials.parquet").to_pylist()
     best = min(rows, key=lambda row: row["validation_worst"])
     assert f"# trial {best['trial']} " in (folder / "found" / "best.toml").read_text()
@@ -210,9 +209,9 @@ def test_a_search_chooses_by_an_own_measure_of_which_less_is_better(folder):
         ("wurst", 'Did you mean "worst"? Use rmse or r2 or worst or near or loss'),
         ("accuracy", "these labels have none"),
     ):
-        refused = found("--metric", metric, "--out", "none")
-        assert refused.returncode == 2
-        assert complaint in " ".join(refused.stderr.split())
+        status, _, err = found("--metric", metric, "--out", "none")
+        assert status == 2
+        assert complaint in " ".join(err.split())
 
 
 def test_labels_of_a_data_set_of_pairs_are_not_cut_to_whole_numbers():

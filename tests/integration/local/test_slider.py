@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import shutil
 
 import numpy as np
@@ -12,6 +14,7 @@ import raydpzv
 import scenarios
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
+from raydpzv.privacy.claim_words import USEFUL
 from raydpzv.records.moments import begins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import page_steps
@@ -96,7 +99,10 @@ def test_the_slider_says_what_the_rows_and_step_say(browser, split):
         assert shown["clipped"].split()[0] == str(step["clipped"])
         terms = browser.run("document.querySelector('#moment-terms').textContent")
         assert terms.partition(", ")[2] == step["epsilon"][1].partition(", ")[2]
-        assert float(shown["ε so far"].replace(",", "")) == pytest.approx(step["epsilon"][0], rel=1e-3)
+        spent = step["epsilon"][0]
+        words = re.fullmatch(r"(no useful ε \()?([\d.,]+)\)?", shown["ε so far"])
+        assert float(words[2].replace(",", "")) == pytest.approx(spent, rel=1e-3)
+        assert bool(words[1]) is (spent > USEFUL)
     assert (browser.logged, browser.asked) == ([], [page.as_uri()])
 
 
@@ -218,6 +224,27 @@ def test_the_page_of_a_diverged_run_shows_a_ranking_without_finite_losses(tmp_pa
         assert "nan%" not in "".join(walk.lines())
     page, _ = write_page([tmp_path / "run"])
     assert "<td>+nan</td>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("digits_dpzv", [*SIZES, "method.momentum=0.9"]),
+        ("digits_dpzv", [*SIZES, "method.momentum=0", "method.direction=rademacher"]),
+        ("digits_decomfl", ["method.local_steps=2", "method.perturbations=3"]),
+        ("digits_decomfl", ["method.momentum=0", "data.train_rows=300"]),
+    ],
+)
+def test_the_slider_has_the_lengths_of_the_steps_that_step_replays(name, changes, tmp_path):
+    small = ["budget.updates=12", "data.train_rows=150", "data.test_rows=40"]
+    raydpzv.run(raydpzv.load(name, [*changes, *small]), tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    shown = page_steps.steps(folder, RunView("run", folder.summary(), folder.rows()), withheld=False)
+    moved = np.frombuffer(base64.b64decode(shown["columns"]["moved"]["bytes"]), "<f4")
+    with open_history(tmp_path / "run") as history:
+        lengths = [sum(history.moment(update).moved.values()) for update in range(1, 13)]
+    assert min(lengths) > 0
+    assert moved[1:].tolist() == pytest.approx(lengths, rel=1e-3)
 
 
 @needs_chromium

@@ -166,6 +166,11 @@ def test_vertical_methods_learn_survival_times(parties, method, lr, tmp_path):
         ("dpzv", ["privacy.clip=1.0"], r"privacy\.clip: bounds the slope of each record"),
         ("czofo", ["method.variant=per_row"], r"method\.variant: .* no loss of a single row"),
         ("czofo", ["method.directions=coordinate"], r"method\.variant: .* no loss of a single row"),
+        (
+            "frozen",
+            ["method.server=discriminant", "model.head=linear"],
+            r'model\.loss: .* classes.* got "cox"',
+        ),
         ("dpzv", ["model.engine=compiled"], "cannot run model.loss"),
         (
             "dpzv",
@@ -198,6 +203,7 @@ def test_your_own_times_and_events_are_learned_both_ways():
         (lambda y: y[:, :1], r"a time and an event a row, \[40, 2\].* got \[40, 1\]"),
         (lambda y: np.where(y == 1, 2, y), "the event 2 in row 0"),
         (lambda y: np.where(y < 1, np.nan, y), "nan in row"),
+        (lambda y: y - [30, 0], r"column 0 of y has the time -29 in row 0 .*0 or more"),
         (lambda y: np.array(["late"] * 40), "wanted numbers"),
     ],
 )

@@ -13,6 +13,7 @@ from raydpzv.errors import InputError, NotRecomputable
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.report.text import percent
 from raydpzv.timetravel import history as of_history
 from raydpzv.timetravel.history import open_history
 from raydpzv.timetravel.what_if import what_if
@@ -248,6 +249,22 @@ def test_what_cannot_be_told_is_refused(shared, tmp_path):
     assert "not a run folder" in complaint(call("step", tmp_path / "nothing"))
 
 
+def test_a_round_in_which_each_silo_releases_a_sum_is_one_update(tmp_path):
+    spec = scenarios.load(
+        "digits_users_zo", ["budget.updates=4", EVERY, 'method.groups={"1.bias" = {lr = 2.0}}']
+    )
+    scenarios.run(spec, tmp_path / "run")
+    with open_history(tmp_path / "run") as history:
+        spent = history.rows["user_epsilon"].to_pylist()
+        for update in range(1, 5):
+            moment = history.moment(update)
+            assert moment.clients == (0, 1, 2, 3, 4)
+            assert moment.evaluated[0] == update
+            assert moment.epsilon[0] == max(row["external"] for row in spent if row["round"] <= update)
+    assert f"accuracy {percent(moment.evaluated[1])} after update 4" in call("step", tmp_path / "run").stdout
+    assert "not linear in its clients' scalars (noise" in complaint(call("step", tmp_path / "run", "--rank"))
+
+
 def test_a_run_without_an_end_says_that_rows_may_be_missing(shared, tmp_path):
     shutil.copytree(shared, tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
@@ -262,12 +279,12 @@ def test_the_command_shows_a_moment_a_search_and_absences(shared):
     shown = call("step", shared, "--at", 12).stdout
     with open_history(shared) as history:
         assert shown.startswith("update 12 of 24")
-        assert f"accuracy {history.evaluate(12).accuracy:.2%}" in shown
+        assert f"accuracy {percent(history.evaluate(12).accuracy)}" in shown
         fall = history.next_fall(4)
         before = history.evaluate(fall - 1).accuracy
     fell = call("step", shared, "--fall", "--at", 4).stdout
     assert fell.startswith(f"update {fall} of 24")
-    assert fell.endswith(f"  fell       from {before:.2%} after update {fall - 1}\n")
+    assert fell.endswith(f"  fell       from {percent(before)} after update {fall - 1}\n")
     assert "nothing was 99 updates old" in call("step", shared, "--stale", 99).stdout
     ranked = call("step", shared, "--rank").stdout
     assert ranked.startswith("First order: from update 0 on")

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import raydpzv
-from raydpzv.compare.folder import PLAN
+from raydpzv.files import PLAN
 from scenarios.cli import app
 from scenarios.options import chosen_logs, logs_begun
 from tests.helpers.small_horizontal import stop_after

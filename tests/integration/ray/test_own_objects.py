@@ -38,13 +38,7 @@ def largest(scores: np.ndarray, y: np.ndarray) -> dict[str, float]:
     return {"largest": float(abs(scores - y).max())}
 
 
-def adapters(hosts):
-    lora = {"rank": 2, "targets": ["0"], "modules_to_save": ["3"]}
-    return raydpzv.horizontal(
-        Net(3), (X, Y), clients=Y, updates=8, lr=0.1, lora=lora, resources={"hosts": hosts}
-    )
-
-
+LORA = {"rank": 2, "targets": ["0"], "modules_to_save": ["3"]}
 SCENARIOS = {
     "horizontal": lambda: raydpzv.horizontal(
         Net, (X, Y), clients=Y, updates=8, lr=0.1, resources={"hosts": 2}
@@ -58,8 +52,9 @@ SCENARIOS = {
         embedding=3,
         batch=16,
     ),
-    "adapters, 1 host": lambda: adapters(1),
-    "adapters, 2 hosts": lambda: adapters(2),
+    "adapters, horizontal": lambda: raydpzv.horizontal(
+        Net(3), (X, Y), clients=Y, updates=8, lr=0.1, lora=LORA, resources={"hosts": 2}
+    ),
     "adapters, vertical": lambda: raydpzv.vertical(
         bottom,
         [X[:, :3], X[:, 3:]],

@@ -51,11 +51,8 @@ NOISE = (
 CZOFO = ("method.name=czofo", "method.upload_bits=4", "method.answer_bits=8", *NOISE)
 ROUNDS = 12
 DECOMFL = ("digits_decomfl", (f"budget.updates={ROUNDS}", "evaluate.every=6"))
-PRODUCTS = (
-    "method.direction=rank_one",
-    'method.groups={"1.*" = {lr = 2.0, smoothing = 0.5}}',
-    "model.hidden=[1200]",
-)
+# models above 16,384 parameters take one product for all directions
+PRODUCTS = ("method.direction=rank_one", 'method.groups={"1.*" = {lr = 2.0, smoothing = 0.5}}')
 PULLS = ("method.asynchronous=true", "arrivals.rate=0.5", "budget.updates=40", "clock.compute=0.3",
          "clock.compute_law=exponential", "network.latency=0.05", "network.up=5000")  # fmt: skip
 
@@ -140,7 +137,6 @@ VIRTUAL = {
     "vertical, socket, compressed": (changed(VAFL, *CZOFO), ("resources.client_actors=1",)),
     "horizontal, socket, rounds": (DECOMFL, ("resources.hosts=3",)),
     "horizontal, calls, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS, *CALLS)),
-    "horizontal, socket, bits, 2 hosts": (changed(DECOMFL, "method.name=feedsign"), (HOSTS,)),
     "horizontal, calls, bits, 4 hosts": (
         changed(DECOMFL, "method.name=feedsign"),
         ("resources.hosts=4", *CALLS),
@@ -154,8 +150,11 @@ VIRTUAL = {
         ("resources.hosts=1",),
     ),
     "horizontal, calls, weights": (fedavg, (HOSTS, *CALLS)),
-    "horizontal, socket, products, 4 hosts": (changed(DECOMFL, *PRODUCTS), ("resources.hosts=4",)),
-    "vertical, socket, products": (changed(DPZV, *PRODUCTS), (ACTORS,)),
+    "horizontal, socket, products": (
+        changed(DECOMFL, *PRODUCTS, "method.perturbations=4", "model.hidden=[300]"),
+        (HOSTS,),
+    ),
+    "vertical, socket, products": (changed(DPZV, *PRODUCTS, "model.hidden=[1200]"), (ACTORS,)),
 }
 
 
@@ -216,6 +215,7 @@ KILLED = {
     "vertical, socket": (changed(DPZV, *DELAYS, "method.perturbations=2"), (ACTORS,), 2),
     "vertical, calls": (DPZV, (ACTORS, *CALLS), 1),
     "horizontal, socket": (DECOMFL, (HOSTS,), 1),
+    "horizontal, calls, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS, *CALLS), 1),
 }
 
 

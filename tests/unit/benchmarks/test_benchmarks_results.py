@@ -12,6 +12,7 @@ import pytest
 from benchmarks import results
 from raydpzv.compare.file import asked, resolved
 from raydpzv.config import catalog
+from tests.helpers.report_views import without_pixels
 
 PART = results.Part(
     "times",
@@ -57,6 +58,7 @@ def test_a_page_is_made_and_made_again_without_a_run(runs, tmp_path, monkeypatch
         assert f"| {100 * median:.2f} %" in line
 
     times = json.loads((runs / "times.json").read_text())
+    without_pixels(monkeypatch)
     assert make(monkeypatch, tmp_path, runs, *changes).read_text() == text
     assert json.loads((runs / "times.json").read_text()) == times
     capsys.readouterr()
@@ -64,6 +66,7 @@ def test_a_page_is_made_and_made_again_without_a_run(runs, tmp_path, monkeypatch
     assert "raydpzv compare delay_times" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_only_some_parts_leave_the_sections_of_the_others(runs, tmp_path, monkeypatch):
     other = dataclasses.replace(PART, name="other", paper="Paper, Figure 8")
     page, kept = tmp_path / "docs" / "results.md", "## Paper, Figure 8\n\n**Claim.** Kept.\n"

@@ -37,10 +37,9 @@ def in_this_process():
 def test_decomfl_round_finishes_and_its_figures_agree(monkeypatch, tmp_path):
     threads = torch.get_num_threads()
     rounds = module("decomfl_round", monkeypatch)
+    few = {"QUICK": rounds.QUICK[:1], "_FAR": 10, "WARM": 1, "ROUNDS": {"cnn_mnist": 2}}
     here = {"helper": in_this_process, "in_fresh_process": lambda work, *given: work(*given)}
-    found = figures(
-        "decomfl_round", monkeypatch, tmp_path, "--quick", "--no-ray", QUICK=rounds.QUICK[:1], **here
-    )
+    found = figures("decomfl_round", monkeypatch, tmp_path, "--quick", "--no-ray", **few, **here)
     torch.set_num_threads(threads)
     assert found["benchmark"] == "decomfl_round"
     assert len(found["figures"]) == 4

@@ -71,6 +71,20 @@ def test_a_validation_fraction_that_leaves_no_rows_of_a_class_is_refused():
             with_validation(split, fraction, KEY)
 
 
+def test_a_plain_split_keeps_groups_whole_and_looks_at_no_label():
+    groups = 3 + 7 * (np.arange(55) % 10)
+    table = replace(numbered([30, 25]), groups=groups)
+    parts = [part.x[:, 0].astype(int) for part in hold_out(table, 0.25, KEY, "plain")]
+    assert sorted(np.concatenate(parts)) == list(range(55))
+    train, test = (set(groups[part]) for part in parts)
+    assert not train & test
+    assert len(test) == 3, "a quarter of ten groups, rounded up"
+    relabelled = replace(table, y=table.y[::-1])
+    np.testing.assert_array_equal(hold_out(relabelled, 0.25, KEY, "plain")[1].x[:, 0], parts[1])
+    with refusal(DataError, '"numbered" has 10 groups, and test_fraction 0.95 leaves none'):
+        hold_out(table, 0.95, KEY, "plain")
+
+
 def test_a_split_follows_its_key_alone():
     table = flat()
     once, again, other = (Split(*hold_out(table, 0.3, key)) for key in (KEY, Key(7), Key(8)))

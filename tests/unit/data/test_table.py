@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydpzv.data.table import Split, Table
+from raydpzv.data.table import Split, Table, View
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
 from tests.helpers.loading import refusal
@@ -34,6 +34,26 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(bad):
         Table("t", x, np.zeros(5, int), 2)
 
 
+def test_a_wrong_value_of_a_party_is_named_by_its_place_in_the_partys_own_view():
+    views = (View("bank", (2,)), View("camera", (2, 3)))
+    for flat_place, words in (
+        (1, "column 1 of the view of bank"),
+        (6, r"feature \(1, 1\) of the view of camera"),
+    ):
+        x = np.zeros((2, 8))
+        x[1, flat_place] = np.nan
+        with refusal(DataError, "row 1 ", words):
+            Table("t", x, np.zeros(2, int), 2, views=views)
+
+
+@pytest.mark.parametrize("bad", [-2.0, np.nan, np.inf])
+def test_a_survival_time_that_is_none_is_refused(bad):
+    events = np.array([0, 1, 1, 0])
+    Table("t", np.zeros((4, 1)), events, 2, times=np.array([0.0, 1, 2, 3]))
+    with refusal(DataError, f"the time {bad:g} in row 2 ", "0 or more"):
+        Table("t", np.zeros((4, 1)), events, 2, times=np.array([0.0, 1, bad, bad]))
+
+
 def test_a_pixel_that_is_not_finite_is_named_by_its_place():
     x = np.zeros((2, 1, 4, 4))
     x[1, 0, 2, 3] = np.nan
@@ -49,6 +69,8 @@ def test_tables_that_cannot_be():
         Table("t", x, y * 2, 2)
     with refusal(DataError, "label -1 in row 2 "):
         Table("t", x, np.array([0, 1, -1, 0]), 2)
+    with refusal(DataError, "label -1 in row 0 ", r"0\.\.0"):
+        Table("t", x, y - 1, 1)
     with refusal(DataError, "classes = 1", "at least 2"):
         Table("t", x, y * 0, 1)
     with refusal(DataError, "float64", "number the classes"):

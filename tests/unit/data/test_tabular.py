@@ -223,6 +223,10 @@ def test_survival_times_go_with_their_rows_into_both_parts(tmp_path, form):
     [
         ({"days": ["soon", *range(23)]}, ("days", "soon", "row 0")),
         ({"days": [*range(23), ""]}, ("days", "no value", "row 23")),
+        (
+            {"days": [*range(20), -3, 1, -4, 2]},
+            ('column "days" of "a.csv"', "time -3 in row 20 ", "0 or more"),
+        ),
         ({"died": [2] * 24}, ("died", "1 or 0", "censored")),
         ({"died": ["yes"] * 24}, ("died", "1 or 0", "censored")),
     ],

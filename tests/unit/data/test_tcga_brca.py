@@ -31,6 +31,11 @@ def test_a_patient_in_no_fold_other_columns_and_files_that_are_missing(tmp_path)
     file.write_text(good.replace(",f7,", ",T2,", 1).replace("f8,", "pid2,", 1).replace("f38,", "", 1))
     with pytest.raises(DataError, match=r"brca\.csv.*FLamby"):
         get("tcga_brca", tmp_path)
+    *before, last = good.rstrip().splitlines()
+    negative = ",".join([*last.split(",")[:-1], "-3"])
+    file.write_text("\n".join([*before, negative]))
+    with pytest.raises(DataError, match=r'line 121, column "T": wanted a number of days that is 0 or more'):
+        get("tcga_brca", tmp_path)
     file.write_text(good)
     folds.write_text(said.replace("train_0", "train_9", 1))
     with pytest.raises(

@@ -33,6 +33,8 @@ Y, Y_TEST = GENERATOR.integers(0, K, D), GENERATOR.integers(0, K, N)
 IDS = GENERATOR.choice(D, B, replace=False).astype(np.int32)
 GRADIENT = GENERATOR.standard_normal((B, E)).astype(np.float32)
 DEPTHS = [("linear", ()), ("mlp", (6,)), ("mlp", (6, 5, 3))]
+SEVERAL_BLOCKS = ("mlp", (300, 300))
+"""More weights in a layer than a step takes at a time."""
 ALL_HEADS = ["mlp", "linear", "sum"]
 
 
@@ -139,7 +141,7 @@ def test_a_step_along_other_directions_than_the_kept_ones_makes_its_own() -> Non
     assert np.array_equal(ours.parameters(), theirs.parameters())
 
 
-@pytest.mark.parametrize(("name", "hidden"), DEPTHS)
+@pytest.mark.parametrize(("name", "hidden"), [*DEPTHS, SEVERAL_BLOCKS])
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("l2", [0.0, 0.1])
 def test_a_step_from_embeddings_gradients_is_autograds(
@@ -163,6 +165,19 @@ def test_a_step_from_embeddings_gradients_is_autograds(
     kept = ours.parameters()
     ours.backward(GRADIENT)  # nothing is left to go back through
     assert np.array_equal(ours.parameters(), kept)
+
+
+def test_momentum_moves_a_layer_of_several_blocks_as_torch_does() -> None:
+    ours, theirs = bottoms(*SEVERAL_BLOCKS, descent=FirstOrder(1e-3, 0.9))
+    before = ours.parameters()
+    for bottom in (ours, theirs):
+        for _ in range(3):
+            bottom.forward(IDS)
+            bottom.backward(GRADIENT)
+    moved, expected = ours.parameters() - before, theirs.parameters() - before
+    scale = np.abs(expected).max()
+    assert np.abs(moved - expected).max() < 1e-3 * scale
+    assert np.abs(moved - 1.1 * expected).max() > 1e-2 * scale, "control: a step 10 % longer"
 
 
 def test_momentum_and_noise_inside_the_layers_are_torchs() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import Diverged
-from raydpzv.experiment.diagnostics import collapsed, failure, fallen, not_above
-from raydpzv.experiment.prepare import class_shares
+from raydpzv.experiment.diagnostics import collapsed, failure, fallen, not_above, warnings
+from raydpzv.experiment.prepare import class_shares, prepare
 from raydpzv.records.schema import SCHEMAS
 
 WINE = (
@@ -82,6 +82,20 @@ def test_a_proved_run_warns_of_nothing():
     summary = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", "method.lr=0.005"])).summary
     assert summary["accuracy"] > 0.8
     assert summary["warnings"] == []
+
+
+def test_slopes_that_are_no_numbers_are_counted_over_all_releases():
+    spec = scenarios.load("digits_dpzv", [*WINE, "method.lr=0.005", "budget.updates=6", "evaluate.every=6"])
+    tables = scenarios.run(spec).tables
+    release = tables["release"]
+    counts = [0, 2, 1, *[0] * (release.num_rows - 3)]
+    place = release.schema.get_field_index("nonfinite")
+    bad = release.set_column(
+        place, release.schema.field(place), pa.array(counts, release.schema.types[place])
+    )
+    for table, told in ((release, []), (bad, ["3 per-sample slopes were NaN or infinite and counted as 0"])):
+        said = warnings(prepare(spec), {**tables, "release": table}, ("", ""))
+        assert [line for line in said if "slopes" in line] == told
 
 
 def test_a_step_size_that_changes_after_the_end_is_told_of():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from copy import deepcopy
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from raydpzv.errors import SpecError
+import raydpzv
+from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.lora import LoraLinear, LoraModel
@@ -171,6 +173,34 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
 
 
+class TiedReader(Tied):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.inner(self.embedding(ids)).mean(1))
+
+
+class Shared(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(5, 5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.second(self.first(x)))
+
+
+class ReadOutside(nn.Module):
+    """Its forward call reads the weight of a layer that it also calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.inner(x) @ self.inner.weight)
+
+
 class Attending(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -199,6 +229,7 @@ class Attending(nn.Module):
             {"targets": ("head",)},
             r'"head" shares a weight with another layer \(tied\). Layers that fit: inner$',
         ),
+        (Shared, {"targets": ("first",)}, '"first" shares a weight with another layer .tied.'),
         (Tied, {"targets": ("inner",), "modules_to_save": ("embedding",)}, '"embedding" shares a weight'),
         (Attending, {"targets": ("out_proj",)}, "NonDynamicallyQuantizableLinear.*Layers that fit: none"),
         (lambda: nn.Linear(5, 3), {"targets": ("weight",)}, "Layers that fit: none"),
@@ -207,6 +238,38 @@ class Attending(nn.Module):
 def test_layers_that_do_not_fit_are_refused_with_the_nearest(make, given, complaint):
     with pytest.raises(SpecError, match=f"model.lora.*{complaint}"):
         LoraModel(make(), section(**given), "the model")
+
+
+def test_a_weight_that_is_read_outside_its_layer_gets_no_adapter():
+    x = np.asarray(X)
+    for targets, complaint in (("head", None), ("inner", "AttributeError.*weight")):
+        model = fit(section(targets=(targets,)), ReadOutside)
+        with pytest.raises(InputError, match=complaint) if complaint else nullcontext():
+            check_model(model, x, 3, "the model")
+
+
+@pytest.mark.parametrize("targets", [["head"], ["inner", "head"], ["*head*"]])
+def test_a_scenario_with_adapters_on_a_tied_weight_is_refused(targets):
+    scenario = raydpzv.horizontal(
+        TiedReader,
+        (np.arange(140).reshape(70, 2) % 7, np.arange(70) % 7),
+        clients=2,
+        updates=1,
+        lora={"targets": targets},
+    )
+    with pytest.raises(SpecError, match=r"model\.lora\.targets: .*\(tied\)"):
+        raydpzv.run(scenario)
+
+
+def test_adapters_beside_a_tied_weight_leave_it_as_it_was():
+    model = fit(section(targets=("inner",)), TiedReader)
+    model.flat.copy_(torch.tensor(moved(model)))
+    merged, plain = model.module.merged(), TiedReader()
+    assert torch.equal(merged["head.weight"], merged["embedding.weight"])
+    plain.load_state_dict(merged)
+    ids = torch.arange(6).reshape(3, 2)
+    assert torch.allclose(plain(ids), model.module(ids), atol=1e-5)
+    assert plain.head.weight is plain.embedding.weight
 
 
 class OptAttention(nn.Module):

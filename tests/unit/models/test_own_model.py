@@ -142,3 +142,29 @@ def test_a_large_model_that_reads_weights_past_their_layer_is_refused(monkeypatc
         InputError, match=r"outside the layer's own forward call.*head.weight = embedding.weight"
     ):
         check_model(FlatModel(lambda: Large("reads"), Key(0)), RECORDS, 3, "the model")
+
+
+class Texts(nn.Module):
+    """Token ids [B, 2] to scores [B, 3]; its embedding knows five."""
+
+    def __init__(self, mixes: bool = False) -> None:
+        super().__init__()
+        self.words, self.last, self.mixes = nn.Embedding(5, 4), nn.Linear(4, 3), mixes
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        h = self.words(ids.long()).mean(1)
+        return self.last(h + h.mean(0) if self.mixes else h)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+def test_a_token_id_without_a_row_is_named_with_its_layer(kind):
+    complaint = r'^the model: records have the token id 5, wanted whole numbers in 0\.\.4 \(layer "words"\)'
+    with pytest.raises(InputError, match=complaint):
+        check_model(FlatModel(Texts, Key(0)), np.array([[0, 1], [5, 2]], kind), 3, "the model")
+
+
+def test_equal_records_do_not_hide_that_a_model_mixes_them():
+    records = np.array([[1, 2]] * 4)
+    check_model(FlatModel(Texts, Key(0)), records, 3, "the model")
+    with pytest.raises(InputError, match="depend on the other records of its batch"):
+        check_model(FlatModel(lambda: Texts(mixes=True), Key(0)), records, 3, "the model")

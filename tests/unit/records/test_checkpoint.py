@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -274,12 +274,15 @@ def test_the_first_one_rests_less_since_it_costs_more(clock: Clock) -> None:
     assert until_due(pace, clock) == pytest.approx(40 * 0.1, abs=0.02), "the lower of the two after the first"
 
 
-def test_a_share_of_what_was_computed_at_most_so_many_seconds(clock: Clock) -> None:
-    pace = CheckpointPolicy(None, None, 5.0)
-    assert until_due(pace, clock) == pytest.approx(0.5, abs=0.02)
+@pytest.mark.parametrize(("most", "gaps"), [(5.0, (0.3, 0.5)), (0.4, (0.3, 0.4)), (0.2, (0.2, 0.2))])
+def test_a_share_of_what_was_computed_at_most_half_a_second(
+    clock: Clock, most: float, gaps: Sequence[float]
+) -> None:
+    pace = CheckpointPolicy(None, None, most)
+    assert until_due(pace, clock) == pytest.approx(min(0.5, most), abs=0.02)
     clock.take(pace, 0.0)
     assert until_due(pace, clock) < 0.05
-    for begun, gap in ((100, 1), (300, 3), (600, 5), (2000, 5)):
+    for begun, gap in zip((30, 2000), gaps, strict=True):
         clock.now = 1000.0 + begun
         clock.take(pace, 0.0)
         assert until_due(pace, clock) == pytest.approx(gap, abs=0.05)

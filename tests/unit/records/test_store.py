@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from raydpzv.keys import Key
+from raydpzv.records import store
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import (
     append_rows,
     joined,
     packed_rows,
+    read_rows,
     summed_ages,
     unpacked_rows,
     whole_pieces,
@@ -37,6 +39,27 @@ def test_each_write_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.
     append_rows(tmp_path, rows, extents=extents)
     assert given == 2
     assert extents["fault"].rows == 2
+
+
+def test_a_part_that_is_kept_is_read_again_only_if_another_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extents, kept, read = {}, {}, []
+    append_rows(tmp_path, drained(0, 3), extents)
+    read_part = store._read
+    monkeypatch.setattr(store, "_read", lambda part, *of: (read.append(part.name), read_part(part, *of))[1])
+
+    def rounds() -> list[int]:
+        read.clear()
+        return read_rows(tmp_path, "numbers", kept=kept)["round"].to_pylist()
+
+    assert (rounds(), read) == ([0, 1, 2], ["part-00000.parquet"])
+    append_rows(tmp_path, drained(3, 2), extents)
+    assert (rounds(), read) == ([0, 1, 2, 3, 4], ["part-00001.parquet"])
+    append_rows(
+        tmp_path, drained(7, 1), {"numbers": store.Extent(parts=1)}
+    )  # as a run that resumed writes it
+    assert (rounds(), read) == ([0, 1, 2, 7], ["part-00001.parquet"])
 
 
 def drained(first, count):

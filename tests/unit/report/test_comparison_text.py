@@ -93,6 +93,25 @@ def test_target_rows_by_hand() -> None:
     assert rows_of.target_grid(folded, 0.99).rows == ()
 
 
+def test_a_control_that_predicts_one_class_is_no_failure_and_one_that_crashes_is() -> None:
+    made = Made().run("a", None, 0, 0.5)
+    for seed, outcome in enumerate(("constant prediction", "one class' share")):
+        made.run("frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome)
+    assert grid_of(made.tables)[1]["runs"].startswith("2, 2 as a control may: ")
+    assert rows_of.failures_line(made.tables[0]).startswith(
+        "Failures: none of 3 runs; 2 of the control predict one"
+    )
+    assert [line.split(":")[0] for line in rows_of.failure_lines(made.tables[0])] == ["as a control may"] * 2
+    assert [r["failed"] for r in rows_of.run_rows(made.tables[0], {})] == [False] * 3
+    for control, method, outcome in ((True, "frozen", "failed"), (True, "sgd", "constant prediction")):
+        made.run(method, None, 2, 0.1, control=control, method=method, outcome=outcome)
+        assert grid_of(made.tables)[-1]["runs"].startswith("1, 1 FAILED")
+        assert any(
+            line.startswith(f"FAILED: {method}, seed 2") for line in rows_of.failure_lines(made.tables[0])
+        )
+        assert rows_of.run_rows(made.tables[0], {})[-1]["failed"]
+
+
 def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:
     made = Made().run("a", None, 0, 0.5).run("b", 2.0, 0, 0.1, outcome="diverged", reason="loss is nan")
     made.run("a", None, 1, 0.5, outcome="failed", reason="no disk").run("b", 2.0, 1, 0.1, outcome="not run")
@@ -150,7 +169,7 @@ def test_an_infinite_or_unstated_epsilon_proves_nothing() -> None:
 
 def test_equal_claims_stand_once_and_unequal_ones_apart() -> None:
     made = Made()
-    for label, epsilon, claimed in (("a", 10.0, 80.0), ("b", 10.0, 80.0), ("c", 10.0, 81.0), ("a", 1.0, 8.0)):
+    for label, epsilon, claimed in (("a", 10.0, 9.0), ("b", 10.0, 9.0), ("c", 10.0, 9.5), ("a", 1.0, 8.0)):
         made.run(label, epsilon, 0, 0.5).claim(label, epsilon, claimed)
         made.claim(label, epsilon, claimed, adversary="external", note="other")
         made.claim(label, epsilon, claimed / 2, relation="add_remove")
@@ -159,10 +178,10 @@ def test_equal_claims_stand_once_and_unequal_ones_apart() -> None:
         )
     rows = compared_privacy(made.tables[2], made.tables[0]).grid.rows
     assert [r[:5] for r in rows] == [
-        ("a; b", "10", "client, external", "replace", "80"),
-        ("a; b", "10", "client", "add/remove", "40"),
-        ("c", "10", "client, external", "replace", "81"),
-        ("c", "10", "client", "add/remove", "40.5"),
+        ("a; b", "10", "client, external", "replace", "9"),
+        ("a; b", "10", "client", "add/remove", "4.5"),
+        ("c", "10", "client, external", "replace", "9.5"),
+        ("c", "10", "client", "add/remove", "4.75"),
         ("a", "1", "client, external", "replace", "8"),
         ("a", "1", "client", "add/remove", "4"),
         ("a\nb; c", "10, 1\n10", "server", "replace", "∞"),

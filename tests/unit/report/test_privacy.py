@@ -66,6 +66,20 @@ def test_rows_say_relation_standing_and_sensitivity() -> None:
     assert cells[2]["relation"] == "add/remove"
 
 
+@pytest.mark.parametrize(("epsilon", "cell"), [(9.9, "9.9"), (10.0, "10"), (157480.3, "> 10")])
+def test_a_proved_epsilon_above_ten_is_cut_and_its_note_has_it(epsilon: float, cell: str) -> None:
+    found = privacy_table([PROVED | {"epsilon": epsilon}])
+    assert found is not None
+    (row,) = found.rows
+    assert row.epsilon == cell
+    assert (row.standing == "no useful ε") is (cell == "> 10")
+    notes = [note for note in found.notes if "Proved (client, replace): ε = 157,480, which" in note]
+    assert len(notes) == (cell == "> 10")
+    short = privacy_table([PROVED | {"epsilon": epsilon}], explained=False)
+    assert short is not None
+    assert (short.rows[0].epsilon, short.notes) == (cell, ())
+
+
 def test_the_conditional_column_is_there_only_with_a_conditional_number() -> None:
     without = squeezed(printed([PROVED], 100))
     assert "hidden" not in without

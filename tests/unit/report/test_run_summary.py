@@ -95,7 +95,7 @@ def test_a_claim_is_never_printed_without_its_terms() -> None:
 def test_standing_tells_proved_from_claimed_and_from_nothing() -> None:
     assert claim_words.standing(PROVED) == "proved"
     assert claim_words.standing(PROVED | {"holds": False}) == "claimed, not proved"
-    assert claim_words.standing(PROVED | {"epsilon": 10.01}) == "too large"
+    assert claim_words.standing(PROVED | {"epsilon": 10.01}) == "no useful ε"
     assert claim_words.standing(PROVED | {"epsilon": "infinity"}) == "nothing proved"
 
 

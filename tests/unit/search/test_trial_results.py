@@ -16,13 +16,13 @@ from raydpzv.compare.run_comparison import run_planned
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.finalize import RunOptions
+from raydpzv.files import is_search
 from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.search.search_folder import (
     Decision,
     DecisionLog,
     decisions,
-    is_search,
     run_path,
     search_begun,
     trials_left,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from raydpzv.seed_file.seed_conversion import write_pairs
 from raydpzv.seed_file.seed_replay import read_seed_file, replay_seed_file
 from raydpzv.zo.philox import normals
 from tests.helpers.commands import call, complaint
+from tests.helpers.programs import Forked, said
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "mezo_seeds.py"
 LR, EPS = 1e-2, 1e-3
@@ -98,14 +97,12 @@ def test_mezo_itself_drifts_from_its_updates(tmp_path):
     assert 0 < np.abs(x - last).max() < 1e-5
 
 
-def test_the_example_writes_a_file_that_replay_reads(tmp_path):
+def test_the_example_writes_a_file_that_replay_reads(tmp_path, monkeypatch):
     first, pairs, last = trained(perturbs=False)
     torch.save(first, tmp_path / "base.pt")
     (tmp_path / "steps.csv").write_text("".join(f"{seed},{scalar}\n" for seed, scalar in pairs))
-    command = [sys.executable, str(EXAMPLE), "base.pt", "steps.csv", str(LR), "run.seeds"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sha256(last) in done.stdout
+    monkeypatch.chdir(tmp_path)
+    assert sha256(last) in said(Forked([str(EXAMPLE), "base.pt", "steps.csv", str(LR), "run.seeds"]))
     out = call("replay", tmp_path / "run.seeds", "--weights", tmp_path / "base.pt")
     assert f"sha256 {sha256(last)}" in out.stdout
     assert "give --weights with 0.weight" in complaint(call("replay", tmp_path / "run.seeds"))

@@ -44,6 +44,8 @@ def test_a_segment_begins_when_the_one_before_it_ended():
     leg.record_start(130.0)
     (row,) = recorder.drain()["leg"].to_pylist()
     assert (row["leg"], row["time"], row["gap"]) == (2, 4.5, 30.0)
+    third, _ = leg_after(leg.take(6.0, stopped=True))
+    assert (third.start.number, third.start.time) == (3, 6.0)
 
 
 @pytest.mark.parametrize("now", [-0.5, 0.0, 4.4, 4.5, 4.6])

@@ -145,3 +145,9 @@ def test_elements_are_uncorrelated(normals: np.ndarray, lag: int) -> None:
     assert not correlated(a, b)
     assert not correlated(squares[: N - lag], squares[lag:N])
     assert correlated(a, b + 0.02 * a)
+
+
+def test_directions_of_many_seeds_are_those_of_each():
+    seeds = [0, 5, 2**63 + 1, 2**64 - 1]
+    made = philox.normals(np.array(seeds, np.uint64), 900, 2200)
+    assert np.array_equal(made, [philox.normals(seed, 900, 2200) for seed in seeds])

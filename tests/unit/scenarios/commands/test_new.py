@@ -140,13 +140,18 @@ def test_empty_cells_are_filled_where_nothing_is_claimed(own):
 def test_a_value_of_few_rows_is_named_before_it_is_listed_as_public(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{i},{'well' if i % 2 else 'ill'}" for i in range(60)] + ["3,hiv"]
+    few = (f"{7 if i else 16},{'ab'[i % 2]}" for i in range(len(rows)))
     (tmp_path / "more.csv").write_text(
-        "\n".join(["age,year,label", *(r.replace(",", ",7,") for r in rows)]) + "\n"
+        "\n".join(
+            ["age,year,ward,label", *(r.replace(",", f",{two},") for r, two in zip(rows, few, strict=True))]
+        )
+        + "\n"
     )
     rare = 'rare: "hiv" of column "label" is in fewer than 5 rows; is it public knowledge?'
     for more in ((), ("--public-from-data",)):
         said = call("new", "own", "--data", tmp_path / "more.csv", "--private", "--force", *more)
         assert rare in said.output
+        assert said.output.count("rare: ") == 1, "of a column of numbers no value is listed"
         assert f"# {rare}" in (tmp_path / "own.toml").read_text()
     assert "rare" not in call("new", "own", "--data", tmp_path / "more.csv", "--force").output
 
