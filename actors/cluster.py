@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from actors import ray_watcher
-from actors.actor_reuse import reused
+from actors.actor_process import reused
 from raydpzv.errors import InputError, RunError, missing
 from raydpzv.limits import raise_open_files, soft_limit
 from raydpzv.package_check import shadowing
@@ -52,8 +52,8 @@ def connected(
     address: None joins the surrounding cluster if this process belongs to one (a submitted job, a Tune trial, an
     earlier `ray.init`, RAY_ADDRESS) and starts a local Ray otherwise; "auto" or host:port joins a running cluster
     and fails if there is none. verbose: show what actors print. reuse: runs inside the block
-    leave their processes to one another (see `actors.actor_reuse`). local: options for a Ray of our own, such as
-    num_cpus. Raises InputError if Ray is not installed or the cluster does not answer.
+    leave their processes to one another (see `actors.actor_process.reused`). local: options for a Ray of our own, such
+    as num_cpus. Raises InputError if Ray is not installed or the cluster does not answer.
     """
     set_defaults()
     _token_without_a_home()
@@ -97,27 +97,6 @@ def connected(
                 yield
         finally:
             ray.shutdown()
-
-
-def own_resources(address: str | None) -> dict[str, float] | None:
-    """Return the resources that a Ray started here by `connected` would have, as Ray counts them.
-
-    None if Ray runs already or is joined, or counts elsewhere in this version: ask Ray once it is up.
-    """
-    joins = address not in (None, "local") or any(os.environ.get(name) for name in _JOINING)
-    if joins or importlib.util.find_spec("ray") is None:
-        return None
-    set_defaults()
-    import ray
-
-    if ray.is_initialized():
-        return None
-    try:
-        from ray._private.resource_and_label_spec import ResourceAndLabelSpec
-    except ImportError:
-        return None
-    found: dict[str, float] = ResourceAndLabelSpec().resolve(is_head=True).to_resource_dict()
-    return found
 
 
 def _first_on_workers_path() -> list[Path]:
@@ -272,15 +251,14 @@ def _probe(address: str) -> None:
         _check_token_and_versions(address)
 
 
-def _take_token() -> None:
-    """Have Ray use a cluster's token. Raises RuntimeError where one is missing."""
+def use_token() -> Any:
+    """Have Ray use a token that is there, unless RAY_AUTH_MODE says otherwise; return its module about tokens."""
     from ray._private.authentication import authentication_token_setup
 
-    # as newer Rays' ray.init: a token that is there is used, unless RAY_AUTH_MODE says otherwise
+    # Ray 2.52 has no such function: there RAY_AUTH_MODE=token alone has a token sent
     if use := getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None):
         use(warn_if_disabled=False)
-    # without it Ray ends the process where there is no token
-    authentication_token_setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+    return authentication_token_setup
 
 
 def _check_token_and_versions(address: str) -> None:
@@ -292,7 +270,8 @@ def _check_token_and_versions(address: str) -> None:
     from ray.exceptions import AuthenticationError, RpcError
 
     try:
-        _take_token()
+        # without it Ray ends the process where there is no token
+        use_token().ensure_token_if_auth_enabled(create_token_if_missing=False)
         gcs = GcsClient(address=address)
     except RpcError as error:
         raise InputError(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from actors.actor_reuse import end_survivors
+from actors.actor_process import end
 from actors.cluster import OBJECT_STORE, connected
+from actors.memory_needs import with_run_memory
+from actors.placement import plan_run
 from actors.remote import actor_of, get, lost
 from actors.reservation import Reservation
 from actors.restarts import RestartFromCheckpoint, Restarts
@@ -32,7 +34,7 @@ from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
 from raydpzv.zo.kernels import FirstCalls
 
-C = TypeVar("C")
+C = TypeVar("C", bound="ActorSet")
 P = TypeVar("P", bound=Prepared)
 T = TypeVar("T")
 
@@ -114,9 +116,6 @@ class Driver:
     def leave(self) -> None:
         """Release the ledger, so that the next driver finds it free."""
         raise NotImplementedError
-
-    def drop(self) -> None:
-        """End actors that do not end with the others, as other ones replace them all."""
 
     def _work(self) -> None:
         raise NotImplementedError
@@ -340,51 +339,86 @@ class Driver:
             return otherwise
 
 
-@contextmanager
-def placed(
-    options: RunOptions, place: Place | None, room: int, plan: Callable[[Mapping[str, float]], Plan]
-) -> Iterator[Reservation]:
-    """Join or start a Ray and reserve a place for a run's actors, if none is given, while the block runs.
+@dataclass
+class ActorSet:
+    """The actors of a run. made: calls that end once each is up; ledger: its actor, if it has one of its own."""
 
-    room: bytes of its object store, if it is started; plan: of the actors, on what the cluster has.
-    """
+    server: Any
+    actors: list[Any]
+    made: list[Any]
+    place: Place
+    ledger: Any | None = None
+
+    @property
+    def all(self) -> list[Any]:
+        """Every actor."""
+        return [self.server, *self.actors, *([] if self.ledger is None else [self.ledger])]
+
+
+@contextmanager
+def _reservation(experiment: Prepared, options: RunOptions, place: Place | None) -> Iterator[Reservation]:
+    """Join or start a Ray and reserve a place for a run's actors, if none is given, while the block runs."""
     options.watch.status(Status(stage=STARTING_RAY))
-    with connected(options.address, verbose=options.verbose, object_store_memory=OBJECT_STORE + room):
+    room = OBJECT_STORE + experiment.object_store_bytes()
+    with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
-        with Reservation(lambda: plan(ray.cluster_resources()), options, place) as reservation:
+        def planned() -> Plan:
+            return with_run_memory(plan_run(experiment.spec, ray.cluster_resources()), experiment)
+
+        with Reservation(planned, options, place) as reservation:
             yield reservation
+
+
+@contextmanager
+def _actors(create: Callable[[P, Place], C], experiment: P, place: Place, options: RunOptions) -> Iterator[C]:
+    """Create a run's actors and wait until each has come up; end them at the end."""
+    options.watch.status(Status(stage=f"{1 + len(place.plan.actors)} actors to come up"))
+    actor_set: C | None = None
+    well = False
+    try:
+        try:
+            actor_set = create(experiment, place)
+            made = actor_set.made
+            get(made, experiment.spec.resources.timeout, f"{len(made)} actors to come up")
+        except Exception as error:
+            raise translated(error) from error
+        yield actor_set
+        well = True
+    finally:
+        end(actor_set.all if actor_set else (), well=well)
 
 
 def drive(
     experiment: P,
     options: RunOptions,
-    actor_set: Callable[[P], AbstractContextManager[C]],
+    place: Place | None,
+    create: Callable[[P, Place], C],
     make: Callable[[P, C, RunHooks], Driver],
 ) -> Run:
-    """Run an experiment with its actors; nothing is written before all have come up.
+    """Run an experiment with its actors, in a place that is given or reserved. InputError: before anything is written.
 
-    actor_set: creates the actors, and dismisses them at the end; make: its driver. Where actors are lost and the run
-    can continue from a checkpoint, it does, with new ones.
+    create: starts the actors; make: makes their driver. Where actors are lost and the run can continue from a
+    checkpoint, it does, with new ones. RunError: nothing was written before all actors had come up.
     """
     session: _Session | None = None
     with ExitStack() as opened:
-        opened.callback(end_survivors)
+        reservation = opened.enter_context(_reservation(experiment, options, place))
         while True:
             driver: Driver | None = None
             try:
-                with actor_set(experiment) as actors:
-                    end_survivors()  # whose place nobody has taken
+                with _actors(create, experiment, reservation.place(), options) as actors:
                     session = session or _Session(experiment, options, opened)
                     driver = make(experiment, actors, session.hooks)
-                    leave = driver.leave
+                    leaves = True
                     try:
                         return driver.run()
                     except RestartFromCheckpoint:
-                        leave = driver.drop
+                        leaves = False
                         raise
                     finally:
-                        leave()
+                        if leaves:
+                            driver.leave()
             except RestartFromCheckpoint as loss:
                 assert session is not None
                 experiment = session.go_back(loss.failure, loss.party, loss.status)

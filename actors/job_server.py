@@ -13,12 +13,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.cluster import set_defaults
+from actors.cluster import set_defaults, use_token
 from actors.project_package import IGNORE_FILE, excludes, package_folder
 from raydpzv.errors import InputError, RaydpzvError, RunError, missing
 
@@ -59,7 +59,8 @@ class JobServer:
             raise missing("Ray with its jobs", "ray") from None
         self.address = _url(address)
         _check_answers(self.address)
-        _use_token()
+        with suppress(ImportError):  # older ones know none
+            use_token()
         for module in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk"):
             logging.getLogger(f"ray.{module}").setLevel(logging.WARNING)
         # it warns of large files by names that only the temporary package has
@@ -205,17 +206,6 @@ def _check_answers(url: str) -> None:
         f"no Ray dashboard answers at {url} ({why}); start a cluster (ray start --head), or give the HTTP address of "
         "its dashboard (port 8265 where none was chosen)"
     )
-
-
-def _use_token() -> None:
-    """Let Ray's client send a token that is there, unless RAY_AUTH_MODE says otherwise; older ones know none."""
-    try:
-        from ray._private.authentication import authentication_token_setup
-    except ImportError:
-        return
-    # Ray 2.52 has no such function: there RAY_AUTH_MODE=token alone has a token sent
-    if use := getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None):
-        use(warn_if_disabled=False)
 
 
 def _texts(tail: Any, seen: int) -> Iterator[str]:

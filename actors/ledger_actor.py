@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.actor_reuse import start, start_here
+from actors.actor_process import start, start_here
 from actors.ledger_connection import LedgerConnection, LedgerConversation, ask_ledger
 from actors.shares import Place
 from actors.transport.peers import LONGEST_WAIT
@@ -45,10 +45,12 @@ class LedgerActor(TransportPort):
         return self._transport.address if self._transport else None
 
     def append(self, updates: Slice) -> None:
+        """Add updates; they are written when this returns."""
         for u in updates.updates():
             self._open().enter(u)
 
     def since(self, version: int, until: int | None = None) -> Slice:
+        """Return updates version+1 .. until."""
         with self._counting:
             self._reads += 1
         return self._open().since(version, until)

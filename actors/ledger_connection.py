@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -91,23 +91,11 @@ class LedgerConnection:
         return self._connection
 
 
-class LedgerStore(Protocol):
-    """The ledger of an actor."""
-
-    def since(self, version: int, until: int | None = None) -> Slice:
-        """Return updates version+1 .. until."""
-        ...
-
-    def append(self, updates: Slice) -> None:
-        """Add updates; they are written when this returns."""
-        ...
-
-
 class LedgerConversation:
-    """A `Conversation` with the server or a host."""
+    """A `Conversation` of the ledger's actor with the server or a host."""
 
-    def __init__(self, store: LedgerStore) -> None:
-        self._store = store
+    def __init__(self, ledger: Any) -> None:
+        self._ledger = ledger
 
     def most(self) -> int:
         """Return how many bytes the next request may have: an update has as many entries as its method made."""
@@ -121,11 +109,11 @@ class LedgerConversation:
                 f"wanted a request to the ledger, got {len(frame)} other bytes: {error}"
             ) from None
         if kind == _APPEND:
-            self._store.append(_read_slice(frame))
+            self._ledger.append(_read_slice(frame))
             return frames.answered(Answer(None, False))
         if kind != _SINCE:
             raise TransportError(f"no request to the ledger is of kind {kind}")
-        return _slice_frame(_FOUND, self._store.since(a, None if b == _NEWEST else b))
+        return _slice_frame(_FOUND, self._ledger.since(a, None if b == _NEWEST else b))
 
 
 def ask_ledger(actor: Any, reference: Any, timeout: float, awaited: str) -> Any:

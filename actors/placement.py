@@ -19,9 +19,12 @@ _DIGITS = 4
 """Decimals of Ray's fractions of a resource."""
 
 
-def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
-    """Divide a cluster of `total` CPUs and GPUs among server and clients. Raises Unplaceable with the arithmetic."""
-    return _checked(_client_plan(spec, total), total)
+def plan_run(spec: AnyScenario, total: Mapping[str, float]) -> Plan:
+    """Divide a cluster of `total` CPUs and GPUs among a run's actors. Raises Unplaceable with the arithmetic.
+
+    Hosts own no particular client. A ledger actor asks for no share: it runs beside the run folder.
+    """
+    return _checked(_PLANS[spec.kind](spec, total), total)
 
 
 def _client_plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
@@ -43,19 +46,11 @@ def _client_plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
     return Plan(server, each, held, *_wishes(resources))
 
 
-def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
-    """Divide a cluster among server and hosts, which own no particular client. Raises Unplaceable.
-
-    The ledger actor asks for no share: it runs beside the run folder.
-    """
-    return _checked(_host_plan(spec, total, _host_slots(spec.resources, total)), total)
-
-
 def whole_run_gpus(spec: AnyScenario, total: Mapping[str, float] | None) -> float:
     """Return the GPUs of a run in one process: the sum of its actors' shares, above one in whole devices.
 
     All "auto" shares together are one device, if there is one; "auto" hosts are one. total: None if the
-    cluster is unknown. Raises Unplaceable as `plan` does.
+    cluster is unknown. Raises Unplaceable as `plan_run` does.
     """
     there = total or {}
     one = {"CPU": there.get("CPU", 1.0), "GPU": min(1.0, there.get("GPU", 0.0))}
@@ -81,12 +76,10 @@ _WHOLE: dict[str, Callable[[Any, Mapping[str, float]], Plan]] = {
     "vertical": _client_plan,
     "horizontal": lambda spec, one: _host_plan(spec, one, 1),
 }
-_PLANS: dict[str, Callable[[Any, Mapping[str, float]], Plan]] = {"vertical": plan, "horizontal": plan_hosts}
-
-
-def plan_run(spec: AnyScenario, total: Mapping[str, float]) -> Plan:
-    """Divide a cluster among the actors of a run of either kind. Raises Unplaceable."""
-    return _PLANS[spec.kind](spec, total)
+_PLANS: dict[str, Callable[[Any, Mapping[str, float]], Plan]] = {
+    "vertical": _client_plan,
+    "horizontal": lambda spec, total: _host_plan(spec, total, _host_slots(spec.resources, total)),
+}
 
 
 def _wishes(

@@ -31,11 +31,6 @@ class RestartFromCheckpoint(Exception):
         super().__init__(str(failure))
         self.failure, self.party, self.status = failure, party, status
 
-    @property
-    def others_answer(self) -> bool:
-        """Whether actors that were not lost are as they were; not if nobody knows who is to blame."""
-        return isinstance(self.failure, Lost)
-
 
 class Restarts:
     """Whether a run continues after a loss, and what it continues from.

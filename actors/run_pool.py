@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.actor_reuse import end, start
+from actors.actor_process import end, start
 from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
@@ -166,7 +166,7 @@ class _Slots:
                 progress(self._statuses())
             well = True
         finally:
-            end(list(self._actors.values()), well=well)
+            end(self._actors.values(), well=well)
 
     def _begin(self, slot: int, planned: Planned) -> None:
         if slot not in self._actors:

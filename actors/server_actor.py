@@ -118,7 +118,7 @@ class PieceQueue:
 
 
 class ServerActor(TransportPort):
-    """Plain class; its children are wrapped by `actors.actor_reuse.start`.
+    """Plain class; its children are wrapped by `actors.actor_process.start`.
 
     Uploads are served one at a time. Control calls, and checkpoints under the wall clock, have threads of their own.
     """

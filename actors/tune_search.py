@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from actors.cluster import connected, own_resources
+from actors.cluster import connected
 from actors.own_objects import check_travel, put_data, take_data
 from actors.runner import run_on_ray
 from actors.trial_resources import TrialNeeds, trial_with_actors, whole_trials
@@ -62,12 +62,6 @@ Needs = Mapping[int, TrialNeeds]
 """The resources of each trial, by its number."""
 
 
-def check_own_machine(trials: Sequence[Trial], address: str | None, *, actors: bool) -> None:
-    """Raise Unplaceable if a Ray that we would start here could not hold each trial alone."""
-    if (total := own_resources(address)) is not None:
-        _checked_needs(trials, total, [total], actors=actors)
-
-
 @contextmanager
 def tune_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
     """Be connected to a Ray for trials. Raises InputError if Ray Tune is not installed."""
@@ -84,24 +78,13 @@ def cluster_needs(trials: Sequence[Trial], *, actors: bool) -> Needs:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    needs = _checked_needs(trials, ray.cluster_resources(), nodes, actors=actors)
-    if actors:
-        for one in _distinct(needs):
-            one.try_out()
-    return needs
-
-
-def _checked_needs(
-    trials: Sequence[Trial],
-    total: Mapping[str, float],
-    nodes: Sequence[Mapping[str, float]],
-    *,
-    actors: bool,
-) -> Needs:
+    total = ray.cluster_resources()
     alike = whole_trials([trial.spec for trial in trials], total) if trials and not actors else None
     needs = {trial.number: alike or trial_with_actors(trial.spec, total) for trial in trials}
     for one in _distinct(needs):
         one.check(nodes)
+        if actors:
+            one.try_out()
     return needs
 
 
@@ -116,8 +99,6 @@ def _distinct(needs: Needs) -> list[TrialNeeds]:
 @contextmanager
 def on_tune(pool: PoolOptions, plan: SearchPlan, todo: Sequence[Trial]) -> Iterator[Make]:
     """Yield what runs trials on Ray Tune. What does not fit or cannot travel is refused before anything is written."""
-    if todo:
-        check_own_machine(todo, pool.address, actors=plan.actors)
     check_travel(trial.spec for trial in todo)
 
     def make(

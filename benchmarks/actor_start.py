@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from common import environment, median, options, show, verdict, write
 
-from actors.actor_reuse import remote_class
+from actors.actor_process import remote_class
 from actors.cluster import connected
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.transport.peers import order_task

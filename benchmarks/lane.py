@@ -72,25 +72,25 @@ class Answering(TransportPort):
     """An actor that answers every upload with 4 bytes, by calls and on sockets."""
 
     def __init__(self) -> None:
-        super().__init__(partial(ClientConversation, self), TIMEOUT)
+        super().__init__(partial(ClientConversation, lambda warm_up: self), TIMEOUT)
 
     def cpu(self) -> float:
         """Return the CPU seconds of this process."""
         return time.process_time()
 
-    def exchange(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
+    def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         """Answer an upload."""
         return Answer(Order(upload.client, Slopes(np.ones(1, np.float32)), upload.step), False)
 
-    def first(self, client: int, warm_up: bool) -> Answer:
+    def first(self, client: int) -> Answer:
         """Answer who begins."""
         return Answer(Order(client, Start()), False)
 
-    def wait(self, client: int, seconds: float, warm_up: bool) -> Answer:
+    def wait(self, client: int, seconds: float) -> Answer:
         """Answer who waits."""
         return Answer(None, False)
 
-    def finish(self, client: int, applied: float, warm_up: bool) -> None:
+    def finish(self, client: int, applied: float) -> None:
         """Let a client go."""
 
 
@@ -125,7 +125,7 @@ def round_trips(repeats: int, count: int) -> list[dict[str, Any]]:
     """Return figures by size and way."""
     import ray
 
-    from actors.actor_reuse import remote_class
+    from actors.actor_process import remote_class
 
     server = remote_class(Answering, {}, {}).options(num_cpus=0).remote()
     ray.get(server.make.remote(Answering))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from actors.actor_reuse import start
+from actors.actor_process import start
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.remote import lost
 from actors.shares import Place

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from actors.actor_reuse import end, keep_survivors, start
-from actors.driver import LOOK, Driver, RunHooks, drive, placed, translated
+from actors.actor_process import start
+from actors.driver import LOOK, ActorSet, Driver, RunHooks, drive, translated
 from actors.horizontal.client_group_pool import ClientGroupPool, share_of
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_actor import ledger_actor
-from actors.memory_needs import with_hosts_memory
-from actors.placement import plan_hosts
 from actors.remote import get, lost
-from actors.reservation import Reservation
-from actors.restarts import RestartFromCheckpoint
-from actors.shares import Place, Plan
+from actors.shares import Place
 from actors.transport.peers import open_transport
 from actors.transport.sockets import TransportAddress
 from raydpzv.experiment.finalize import Run, RunOptions
@@ -34,44 +29,28 @@ from raydpzv.sim.pull import HostShare
 from raydpzv.wire.messages import pack
 
 
-@dataclass(frozen=True)
-class _ActorSet:
-    server: Any
-    ledger: Any | None
+@dataclass(kw_only=True)
+class _Hosts(ActorSet):
+    """The server, ledger and host actors of a run. pool: makes hosts again."""
+
     pool: ClientGroupPool
 
 
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Place | None = None) -> Run:
-    """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
-    hosts = prepared.spec.resources.hosts
-    room = prepared.object_store_bytes((os.cpu_count() or 1) if hosts == "auto" else hosts)
-
-    def planned(total: Mapping[str, float]) -> Plan:
-        return with_hosts_memory(plan_hosts(prepared.spec, total), prepared.engine)
-
-    with placed(options, place, room, planned) as reservation:
-
-        def actor_set(restarted: PreparedHorizontal) -> AbstractContextManager[_ActorSet]:
-            return _actor_set(restarted, reservation, options)
-
-        return drive(prepared, options, actor_set, _driver)
+    """Run on Ray, see `actors.driver.drive`."""
+    return drive(prepared, options, place, _create, _driver)
 
 
-def _driver(prepared: PreparedHorizontal, actor_set: _ActorSet, hooks: RunHooks) -> _Driver:
+def _driver(prepared: PreparedHorizontal, actor_set: _Hosts, hooks: RunHooks) -> _Driver:
     actor_set.pool.begin(hooks.restarts.count, goes_back=hooks.restarts.possible)
     _begin(prepared, actor_set, hooks.writer.folder)
     return _Driver(prepared, actor_set, hooks)
 
 
-@contextmanager
-def _actor_set(
-    prepared: PreparedHorizontal, reservation: Reservation, options: RunOptions
-) -> Iterator[_ActorSet]:
-    """Create the actors and wait for each, before anything is written; dismiss them at the end."""
+def _create(prepared: PreparedHorizontal, place: Place) -> _Hosts:
+    """Create the actors in their place."""
     import ray
 
-    place = reservation.place()
-    options.watch.status(Status(stage=f"{1 + len(place.plan.actors)} actors to come up"))
     resources = prepared.spec.resources
     hosts, seen = range(len(place.plan.actors)), prepared.for_server()
     if seen is prepared:
@@ -89,29 +68,11 @@ def _actor_set(
         *(place.plan.server.bundle(), place.group, place.bundle(0)),
         given,
     )
-    there = [server, *([ledger] if ledger is not None else [])]
     ready = [made, *pool.made, *([ledger.ready.remote()] if ledger is not None else [])]
-    kept: list[Any] = []
-    well = False
-    try:
-        try:
-            get(ready, resources.timeout, f"{len(ready)} actors to come up")
-        except Exception as error:
-            raise translated(error) from error
-        yield _ActorSet(server, ledger, pool)
-        well = True
-    except RestartFromCheckpoint as loss:
-        if loss.others_answer:
-            server.close_transport.remote()
-            if ledger is not None:
-                ledger.close.remote()
-            kept = keep_survivors([*there, *pool.actors])
-        raise
-    finally:
-        end([actor for actor in (*there, *pool.actors) if actor not in kept], well=well)
+    return _Hosts(server=server, actors=pool.actors, made=ready, place=place, ledger=ledger, pool=pool)
 
 
-def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder | None) -> None:
+def _begin(prepared: PreparedHorizontal, actor_set: _Hosts, folder: RunFolder | None) -> None:
     """Open the ledger and restore server and hosts to where the run starts."""
     checkpoint = folder.checkpoint() if folder else None
     timeout = prepared.spec.resources.timeout
@@ -146,7 +107,7 @@ class _Driver(Driver):
 
     _called = "hosts"
 
-    def __init__(self, prepared: PreparedHorizontal, actor_set: _ActorSet, hooks: RunHooks) -> None:
+    def __init__(self, prepared: PreparedHorizontal, actor_set: _Hosts, hooks: RunHooks) -> None:
         super().__init__(actor_set.server, hooks, prepared.spec)
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
         self._lane: TransportAddress | None = None

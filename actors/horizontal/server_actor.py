@@ -37,8 +37,8 @@ class HorizontalServerActor(ServerActor):
     core: HorizontalCore
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
-        super().__init__(prepared, 0.0, partial(HostConversation, self))
-        self._prepared, self.separate = prepared, prepared.separate
+        super().__init__(prepared, 0.0, partial(HostConversation, self, prepared.separate))
+        self._prepared = prepared
         self._hosts: PoolExecutor | None = None
         self._parameters: np.ndarray | None = None
         self._drift: tuple[float, float] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from actors.transport import frames
 from actors.transport.connection import Connection, connect
@@ -12,7 +12,7 @@ from actors.transport.sockets import TransportAddress
 from raydpzv.errors import TransportError
 from raydpzv.methods.roles import Upload
 from raydpzv.sim.interfaces import Activation
-from raydpzv.sim.wall import Answer
+from raydpzv.sim.wall import Answer, ServerConnection
 
 
 class ClientConnection:
@@ -51,31 +51,15 @@ class ClientConnection:
         return frames.read_answer(answer)
 
 
-class Service(Protocol):
-    """The server's answers, as `raydpzv.sim.wall.ServerConnection`, for a run or its warm-up."""
-
-    def first(self, client: int, warm_up: bool) -> Answer:
-        """Return a client's first order."""
-        ...
-
-    def exchange(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
-        """Serve an upload."""
-        ...
-
-    def wait(self, client: int, seconds: float, warm_up: bool) -> Answer:
-        """Wait for an order."""
-        ...
-
-    def finish(self, client: int, applied: float, warm_up: bool) -> None:
-        """Note that a client leaves."""
-        ...
-
-
 class ClientConversation:
-    """A `Conversation` with one client. who: the request that named it."""
+    """A `Conversation` with one client.
 
-    def __init__(self, service: Service, who: TransportRequest) -> None:
-        self._service, self._client, self._warm_up = service, who.number, who.warm_up
+    connection: to the run's server (False) or the warm-up's (True), as it is when a request comes; who: the request
+    that named the client.
+    """
+
+    def __init__(self, connection: Callable[[bool], ServerConnection], who: TransportRequest) -> None:
+        self._connection, self._client, self._warm_up = connection, who.number, who.warm_up
         self._promised: dict[bool, int | None] = {
             False: None,
             True: 0,
@@ -95,21 +79,19 @@ class ClientConversation:
         return frames.answered(answer)
 
     def _answer(self, request: TransportRequest) -> Answer:
-        service, client, warm_up = self._service, self._client, self._warm_up
-        answers: dict[int, Callable[[], Answer]] = {
-            FIRST: lambda: service.first(client, warm_up),
-            WAIT: lambda: service.wait(client, request.seconds, warm_up),
-        }
-        if request.kind in answers:
-            return answers[request.kind]()
+        server, client = self._connection(self._warm_up), self._client
+        if request.kind == FIRST:
+            return server.first(client)
+        if request.kind == WAIT:
+            return server.wait(client, request.seconds)
         if request.kind == FINISH:
-            service.finish(client, request.seconds, warm_up)
+            server.finish(client, request.seconds)
             return Answer(None, True)
         if request.kind != EXCHANGE or request.upload is None or request.how is None:
             raise TransportError(f"a vertical client sent a request of kind {request.kind}")
         if request.upload.client != client:
             raise TransportError(f"client {client} handed in an upload of client {request.upload.client}")
-        return service.exchange(request.upload, request.how, request.seconds, warm_up)
+        return server.exchange(request.upload, request.how, request.seconds)
 
 
 def check_size(upload: Upload, promised: int | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from actors.transport import frames, work
 from actors.transport.clients import check_size
@@ -13,6 +13,7 @@ from actors.transport.sockets import TransportAddress
 from raydpzv.errors import TransportError
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.pull import PullConnection
 from raydpzv.sim.wall import Answer
 
 
@@ -36,26 +37,15 @@ class HostConnection:
         self._connection.close()
 
 
-class PullService(Protocol):
-    """The server's answers to hosts whose clients pull."""
-
-    separate: bool
-    """Whether clients have models of their own, and so messages."""
-
-    def wake(self, client: int) -> Order | None:
-        """Return a client's order; None: the run is over."""
-        ...
-
-    def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Serve one upload; return whether the run continues."""
-        ...
-
-
 class HostConversation:
-    """A `Conversation` with a host. who: the request that named it."""
+    """A `Conversation` with a host.
 
-    def __init__(self, service: PullService, who: TransportRequest) -> None:
-        self._service = service
+    server: the run's; separate: whether clients have models of their own, and so messages; who: the request that named
+    the host.
+    """
+
+    def __init__(self, server: PullConnection, separate: bool, who: TransportRequest) -> None:
+        self._server, self._separate = server, separate
         self._promised: dict[int, int | None] = {}  # by client at work
 
     def most(self) -> int:
@@ -64,15 +54,15 @@ class HostConversation:
     def answer(self, frame: memoryview) -> Sequence[bytes]:
         request = frames.read_request(frame)
         if request.kind == WAKE:
-            order = self._service.wake(request.number)
+            order = self._server.wake(request.number)
             if order is None:
                 return frames.answered(Answer(None, True))
             self._promised[order.client] = order.upload_bytes
-            return work.work([order], lean=False) if self._service.separate else work.tail(order)
+            return work.work([order], lean=False) if self._separate else work.tail(order)
         upload, how = request.upload, request.how
         if request.kind != EXCHANGE or upload is None or how is None:
             raise TransportError(f"a host sent a request of kind {request.kind}")
         if upload.client not in self._promised:
             raise TransportError(f"client {upload.client} handed in an upload that nobody ordered")
         check_size(upload, self._promised.pop(upload.client))
-        return frames.answered(Answer(None, not self._service.exchange(upload, how)))
+        return frames.answered(Answer(None, not self._server.exchange(upload, how)))

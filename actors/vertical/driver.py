@@ -2,102 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from actors.driver import Driver, RunHooks, drive, placed, translated
+from actors.driver import Driver, RunHooks, drive, translated
 from actors.ledger_actor import ledger_actor
-from actors.memory_needs import with_memory
-from actors.placement import plan
 from actors.remote import get, lost
-from actors.reservation import Reservation
-from actors.restarts import RestartFromCheckpoint
-from actors.shares import Place, Plan
+from actors.shares import Place
 from actors.transport.peers import open_transport
 from actors.transport.sockets import TransportAddress
-from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
+from actors.vertical.actor_set import ClientActors, create
 from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions
-from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.ledger.header import Header
 from raydpzv.privacy.release import Spent
-from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import FIRST_EVALUATION, Status
 from raydpzv.sim.wall import EvaluationSchedule
 
 _CONTROL_TIMEOUT = 60.0
 """Seconds a call about the ledger may take, beyond opening it."""
-
-
-class LedgerControl:
-    """The driver's side: where the ledger is kept, and what becomes of it.
-
-    plan: None for methods without releases, which keep no ledger. timeout: seconds that opening it may take.
-    """
-
-    def __init__(
-        self, actor_set: ActorSet, plan: BottomPlan | None, folder: RunFolder | None, timeout: float
-    ) -> None:
-        self._actor_set, self._plan, self._folder, self._timeout = actor_set, plan, folder, timeout
-        self._relay: Any | None = None
-
-    @property
-    def kept(self) -> bool:
-        """Whether there is a ledger, from which clients can be rebuilt."""
-        return self._plan is not None
-
-    def open(self) -> None:
-        """Open the ledger, with all that was released before. Only the driver's machine has the run folder for sure."""
-        if self._plan is None:
-            return
-        header = self._plan.header()
-        path = self._folder.ledger.resolve() if self._folder else None
-        there = get(self._actor_set.server.node.remote(), self._timeout, "the server's machine")
-        if path is not None and there != _here():
-            self._relay = ledger_actor(self._actor_set.place)
-            get(self._relay.open.remote(path, header, False), self._timeout, "the ledger to open")
-            path = None
-        get(
-            self._actor_set.server.keep.remote(path, header, self._relay), self._timeout, "the ledger to open"
-        )
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return what summary.json says about the ledger."""
-        if not self.kept:
-            return {}
-        owner = self._relay or self._actor_set.server
-        facts: Mapping[str, Any] = get(owner.facts.remote(), _CONTROL_TIMEOUT, "the ledger's size")
-        return facts
-
-    def parties(self) -> dict[str, Any]:
-        """Return the ledger actor, by what it is called, if there is one."""
-        return {} if self._relay is None else {"ledger": self._relay}
-
-    def drop(self) -> None:
-        """End the ledger actor, if there is one, without a word to the server: all actors are ended."""
-        import ray
-
-        if self._relay is not None:
-            ray.kill(self._relay)
-
-    def close(self) -> None:
-        """Let another writer in; a process that was lost has done so."""
-        if not self.kept:
-            return
-        import ray
-
-        try:
-            get(self._actor_set.server.leave.remote(), _CONTROL_TIMEOUT, "the ledger to close")
-            if self._relay is not None:
-                get(self._relay.close.remote(), _CONTROL_TIMEOUT, "the ledger to close")
-                ray.kill(self._relay)
-        except Exception as error:
-            # one that does not answer is dismissed next, which closes its files
-            if not (lost(error) or isinstance(error, Stalled)):
-                raise
 
 
 def _here() -> str:
@@ -112,57 +38,24 @@ _ENDING = 5.0
 
 
 def run_vertical(experiment: PreparedVertical, options: RunOptions, place: Place | None = None) -> Run:
-    """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
+    """Run on Ray, see `actors.driver.drive`."""
     spec = experiment.spec
     if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
         raise SpecError(
             "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
         )
-
-    def planned(total: Mapping[str, float]) -> Plan:
-        return with_memory(plan(spec, total), experiment)
-
-    with placed(options, place, experiment.nbytes, planned) as reservation:
-
-        def actor_set(restarted: PreparedVertical) -> AbstractContextManager[ActorSet]:
-            return _actor_set(restarted, reservation, options)
-
-        return drive(experiment, options, actor_set, _Driver)
-
-
-@contextmanager
-def _actor_set(
-    experiment: PreparedVertical, reservation: Reservation, options: RunOptions
-) -> Iterator[ActorSet]:
-    """Create the actors, before anything is written; dismiss them at the end."""
-    place = reservation.place()
-    options.watch.status(Status(stage=f"{1 + len(place.plan.actors)} actors to come up"))
-    try:
-        actor_set = create(experiment, place)
-    except Exception as error:
-        raise translated(error) from error
-    well = False
-    try:
-        yield actor_set
-        well = True
-    except RestartFromCheckpoint as loss:
-        if loss.others_answer:
-            break_off(actor_set)
-        raise
-    finally:
-        dismiss(actor_set, well=well)
+    return drive(experiment, options, place, create, _Driver)
 
 
 class _Driver(Driver):
     """Of a vertical run: one server actor and client actors."""
 
-    def __init__(self, prepared: PreparedVertical, actor_set: ActorSet, hooks: RunHooks) -> None:
+    def __init__(self, prepared: PreparedVertical, actor_set: ClientActors, hooks: RunHooks) -> None:
         super().__init__(actor_set.server, hooks, prepared.spec)
         self._prepared, self._actor_set = prepared, actor_set
         folder = hooks.writer.folder
-        self._keeps = folder is not None
         self._checkpoint = folder.checkpoint() if folder else None
-        self._ledger_control = LedgerControl(actor_set, prepared.plan(), folder, self._timeout)
+        self._folder, self._plan = folder, prepared.plan()
         self._losses = hooks.restarts.count
         self._virtual: list[Any] = []
         self._unfinished = False
@@ -170,8 +63,9 @@ class _Driver(Driver):
 
     def _work(self) -> None:
         server, actors = self._server, self._actor_set.actors
-        self._ledger_control.open()
-        begin = server.begin.remote(self._checkpoint, keeps=self._keeps)
+        if self._plan is not None:
+            self._open_ledger(self._plan.header())
+        begin = server.begin.remote(self._checkpoint, keeps=self._folder is not None)
         get(begin, self._timeout, "the server to begin")
         virtual = self._spec.clock.kind == "virtual"
         if actors and self._spec.resources.lane != "ray":
@@ -186,16 +80,35 @@ class _Driver(Driver):
             self._wall()
             self._note_clocks(self._clients())
 
-    def leave(self) -> None:
-        self._ledger_control.close()
+    def _open_ledger(self, header: Header) -> None:
+        """Open the ledger, with all that was released before. Only the driver's machine has the run folder for sure."""
+        path, actor_set = self._folder.ledger.resolve() if self._folder else None, self._actor_set
+        there = get(self._server.node.remote(), self._timeout, "the server's machine")
+        if path is not None and there != _here():
+            actor_set.ledger = ledger_actor(actor_set.place)
+            get(actor_set.ledger.open.remote(path, header, False), self._timeout, "the ledger to open")
+            path = None
+        keeping = self._server.keep.remote(path, header, actor_set.ledger)
+        get(keeping, self._timeout, "the ledger to open")
 
-    def drop(self) -> None:
-        """End the ledger actor, if there is one."""
-        self._ledger_control.drop()
+    def leave(self) -> None:
+        """Let another writer of the ledger in; a process that was lost has done so."""
+        if self._plan is None:
+            return
+        relay = self._actor_set.ledger
+        try:
+            get(self._server.leave.remote(), _CONTROL_TIMEOUT, "the ledger to close")
+            if relay is not None:
+                get(relay.close.remote(), _CONTROL_TIMEOUT, "the ledger to close")
+        except Exception as error:
+            # one that does not answer is dismissed next, which closes its files
+            if not (lost(error) or isinstance(error, Stalled)):
+                raise
 
     def _parties(self) -> Mapping[str, Any]:
         clients = {f"client actor {a}": actor for a, actor in enumerate(self._actor_set.actors)}
-        return {"server": self._server} | clients | self._ledger_control.parties()
+        ledger = self._actor_set.ledger
+        return {"server": self._server} | clients | ({} if ledger is None else {"ledger": ledger})
 
     def _clients(self) -> Mapping[str, Any]:
         """Return the actor that holds each client."""
@@ -246,7 +159,7 @@ class _Driver(Driver):
         return actor.run.remote(self._server, timing, origin, self._timeout, self._lane, self._segment)
 
     def _keep_segment(self, *, due: bool = False) -> None:
-        if self._keeps:
+        if self._folder is not None:
             super()._keep_segment(due=due)
 
     def _keep_arguments(self) -> list[Any]:
@@ -289,7 +202,10 @@ class _Driver(Driver):
         return {"server": head} | {f"client {m}": values for m, values in zip(clients, found, strict=True)}
 
     def _facts(self) -> dict[str, Any]:
-        facts = dict(self._ledger_control.facts())
+        owner = self._actor_set.ledger or self._server
+        facts: dict[str, Any] = {}
+        if self._plan is not None:
+            facts = get(owner.facts.remote(), _CONTROL_TIMEOUT, "the ledger's size")
         taken = self._control(self._server.checkpoint_facts.remote(), "what checkpoints cost")
         if taken:
             facts["checkpoints"] = self._hooks.writer.with_writing(taken["checkpoints"])
@@ -338,7 +254,7 @@ class _Driver(Driver):
 
     def _may_replace(self) -> bool:
         """Count a loss that is made up for; False if clients cannot be rebuilt here or too many actors were lost."""
-        if not self._ledger_control.kept or self._losses >= self._spec.resources.restarts:
+        if self._plan is None or self._losses >= self._spec.resources.restarts:
             return False
         if self._hooks.restarts.possible and not self._actor_set.place.stands():
             return False  # with a machine its shares went: all actors are placed anew

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from actors.remote import lost
 from actors.transport.peers import Peers, Task, order_task
@@ -49,18 +49,6 @@ class ReplacementQueue:
             self._changed.notify_all()
 
 
-class Records(Protocol):
-    """What a host asks when it has lost clients."""
-
-    def past(self, client: int, before: Order | None) -> Past:
-        """Return what the client is rebuilt from, to what it was before the order (None: before any)."""
-        ...
-
-    def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
-        """Record that the clients of an actor were rebuilt."""
-        ...
-
-
 class _Work:
     def __init__(self, order: Order, task: Task) -> None:
         self.order, self.task = order, task
@@ -69,15 +57,16 @@ class _Work:
 class ActorExecutor:
     """An `Executor` that sends work to the actor that holds the client; held: the clients of each actor.
 
-    With records, clients whose actor is lost are rebuilt from the ledger and do their last order again. A rebuilt
-    client is what it was before that order, so what it then sends has the same bits, and so has the run.
+    With records, the server's actor, clients whose actor is lost are rebuilt from the ledger and do their last order
+    again. A rebuilt client is what it was before that order, so what it then sends has the same bits, and so has the
+    run.
     """
 
     def __init__(
         self,
         peers: Peers,
         held: Sequence[Sequence[int]],
-        records: Records | None = None,
+        records: Any | None = None,
         replacements: ReplacementQueue | None = None,
     ) -> None:
         self._peers, self._held, self._holder = peers, held, holders(held)
@@ -123,6 +112,6 @@ class ActorExecutor:
             for client in pasts.keys() & works.keys():
                 works[client].task = self._send(works[client].order)
 
-    def _past(self, client: int, records: Records) -> Past:
+    def _past(self, client: int, records: Any) -> Past:
         last = self._last.get(client)
         return records.past(client, last.order if last else Order(client, Evaluate()))

@@ -29,7 +29,7 @@ from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor
 from raydpzv.sim.interfaces import Activation
-from raydpzv.sim.wall import Answer, LockedServerLoop, SavedClient
+from raydpzv.sim.wall import Answer, LockedServerLoop, SavedClient, ServerConnection
 from raydpzv.wire.messages import Start
 
 
@@ -46,7 +46,7 @@ class VerticalServerActor(ServerActor):
     core: VerticalCore
 
     def __init__(self, prepared: PreparedVertical, gpus: float) -> None:
-        super().__init__(prepared, gpus, partial(ClientConversation, self))
+        super().__init__(prepared, gpus, partial(ClientConversation, self.connection))
         self._prepared = prepared
         self._role = prepared.server.make(self._device)
         self._local = [factory.make(self._device) for factory in prepared.clients]
@@ -114,35 +114,36 @@ class VerticalServerActor(ServerActor):
 
         self.core.keep_segment(saved, due=due)
 
-    def first(self, client: int, warm_up: bool) -> Answer:
+    def connection(self, warm_up: bool) -> ServerConnection:
+        """Return what a client talks to: this actor, or the throw-away server of the warm-up."""
+        if not warm_up:
+            return self
+        if self._warm_up is None:
+            raise RuntimeError("nothing is warmed up: open_warm_up comes first")
+        return self._warm_up.wall
+
+    def first(self, client: int) -> Answer:
         """Return a client's first order; a rebuilt client gets an order to start."""
         with self._serving:
-            answer = self._open(warm_up).first(client)
-            if warm_up:
-                return answer
-            self._warm_up = None  # the warm-up is over
+            self._warm_up = None  # it is over
+            answer = self._open().first(client)
             if answer.order is None and client in self._returned:
                 return Answer(Order(client, Start()), answer.over)
             return answer
 
-    def exchange(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
+    def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         """Serve one upload; an upload that was served before gets the same answer."""
         with self._serving:
-            wall, ledger_server = self._open(warm_up), None if warm_up else self.core.ledger_server
+            wall, ledger_server = self._open(), self.core.ledger_server
             if ledger_server and (order := ledger_server.again(upload)):
                 return Answer(order, self.core.server_loop.stop_reason is not None)
-            try:
-                return wall.exchange(upload, how, applied)
-            except BaseException:
-                if warm_up:
-                    wall.stop("the warm-up failed")  # clients of other actors would wait for this one
-                raise
+            return wall.exchange(upload, how, applied)
 
-    def wait(self, client: int, seconds: float, warm_up: bool) -> Answer:
-        return self._open(warm_up).wait(client, seconds)
+    def wait(self, client: int, seconds: float) -> Answer:
+        return self._open().wait(client, seconds)
 
-    def finish(self, client: int, applied: float, warm_up: bool) -> None:
-        self._open(warm_up).finish(client, applied)
+    def finish(self, client: int, applied: float) -> None:
+        self._open().finish(client, applied)
 
     def evaluate(self, uploads: list[bytes]) -> None:
         """Score held-out embeddings, in client order."""
@@ -154,10 +155,12 @@ class VerticalServerActor(ServerActor):
         super().close()
 
     def past(self, client: int, before: Order | None) -> Past:
+        """Return what the client is rebuilt from, to what it was before the order (None: before any)."""
         assert self.core.ledger_server is not None
         return self.core.ledger_server.past(client, before)
 
     def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
+        """Record that the clients of an actor were rebuilt."""
         made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
         now = self.core.clock.now() if self.core.clock else self.core.status().time
         self.core.recorder.emit(
@@ -206,11 +209,7 @@ class VerticalServerActor(ServerActor):
         """Return the parameters of a client that lives here."""
         return self._local[client].parameters()
 
-    def _open(self, warm_up: bool = False) -> LockedServerLoop:
-        if warm_up:
-            if self._warm_up is None:
-                raise RuntimeError("nothing is warmed up: open_warm_up comes first")
-            return self._warm_up.wall
+    def _open(self) -> LockedServerLoop:
         if self.core.clock is None:
             raise RuntimeError("the server is not open: open_wall comes first")
         return self.core.wall

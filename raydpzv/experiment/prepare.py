@@ -147,8 +147,16 @@ class Prepared(ABC):
     def nbytes(self) -> int:
         """Bytes of the data that actors are given."""
 
-    def object_store_bytes(self, actors: int) -> int:
-        """Return the bytes of the data in the object store, once per machine, for so many actors that hold clients."""
+    @property
+    def client_bytes(self) -> tuple[int, ...]:
+        """Bytes of each client's own data, if its actor keeps a copy of them."""
+        return ()
+
+    def object_store_bytes(self, actors: int | None = None) -> int:
+        """Return the bytes of the data in the object store, once per machine.
+
+        actors: how many hold clients; None: as many as [resources] says, on a cluster of this machine alone.
+        """
         return self.nbytes
 
     @property

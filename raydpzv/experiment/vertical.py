@@ -82,9 +82,12 @@ class PreparedVertical(Prepared):
     @property
     def nbytes(self) -> int:
         """Bytes of the data that actors are given: each client's columns, the server's labels."""
-        columns = [array for client in self.clients for array in (client.x_train, client.x_held_out)]
         labels = (self.server.y_train, self.server.y_held_out, self.numbers)
-        return sum(array.nbytes for array in (*columns, *labels))
+        return sum((*self.client_bytes, *(array.nbytes for array in labels)))
+
+    @property
+    def client_bytes(self) -> tuple[int, ...]:
+        return tuple(client.x_train.nbytes + client.x_held_out.nbytes for client in self.clients)
 
     @property
     def unrecorded(self) -> str | None:

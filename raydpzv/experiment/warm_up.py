@@ -38,9 +38,9 @@ from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.sim.client_threads import run_together
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import Budget
+from raydpzv.sim.interfaces import Activation, Budget
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.wall import LockedServerLoop
+from raydpzv.sim.wall import Answer, LockedServerLoop
 
 
 class WarmUpServer:
@@ -59,13 +59,24 @@ class WarmUpServer:
             with_ledger(experiment, role, ledger), experiment.privacy_filter(), self._recorder, Budget()
         )
         count, needed = experiment.spec.split.clients, experiment.barrier
-        self.wall = LockedServerLoop(self._server_loop, WallClock(), lambda which: 0.0, count, needed)
+        self.wall = _WarmUpLoop(self._server_loop, WallClock(), lambda which: 0.0, count, needed)
 
     def finish(self, uploads: Sequence[Upload]) -> None:
         """Evaluate every client's held-out embeddings, given in client order, and make tables of the rows."""
         self.wall.evaluate(list(uploads))
         self.wall.close()
         self._recorder.drain()
+
+
+class _WarmUpLoop(LockedServerLoop):
+    """A loop that ends for all clients when it fails for one: the others would wait for that one."""
+
+    def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
+        try:
+            return super().exchange(upload, how, applied)
+        except BaseException:
+            self.stop("the warm-up failed")
+            raise
 
 
 class _AnswerCount(Recorder):

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 import scenarios
-from actors.placement import plan, plan_hosts
+from actors.placement import plan_run
 from raydpzv.config.scenario import SCENARIOS, AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import RaydpzvError
@@ -158,8 +158,7 @@ def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return how a scenario's parties are placed on a cluster of 8 CPUs and 8 GPUs, and what each is made of."""
     kind = METHODS[method].kind
     spec: Any = scenario(kind, method, overrides)
-    share_out = plan if kind == "vertical" else plan_hosts
-    found = {"plan": share_out(spec, {"CPU": 8.0, "GPU": 8.0})}
+    found = {"plan": plan_run(spec, {"CPU": 8.0, "GPU": 8.0})}
     if kind == "horizontal":
         prepared: Any = prepare(spec)
         with open_ledger(prepared, None) as ledger:

@@ -27,11 +27,14 @@ class Service:
         self.error = self.promised = None
         self.gate.set()
 
-    def first(self, client, warm_up):
-        self.calls.append(("first", client, warm_up))
+    def connection(self, warm_up):
+        return self
+
+    def first(self, client):
+        self.calls.append(("first", client))
         return Answer(Order(client, Start(), upload_bytes=self.promised), False)
 
-    def exchange(self, upload, how, applied, warm_up):
+    def exchange(self, upload, how, applied):
         self.gate.wait(5)
         if self.error:
             raise self.error
@@ -39,9 +42,9 @@ class Service:
         slopes = Slopes(np.full(2, upload.step, np.float32))
         return Answer(Order(upload.client, slopes, upload.step + 1), False)
 
-    def wait(self, client, seconds, warm_up):
+    def wait(self, client, seconds):
         self.calls.append(("wait", client, seconds))
         return Answer(None, False)
 
-    def finish(self, client, applied, warm_up):
+    def finish(self, client, applied):
         self.calls.append(("finish", client, applied))

@@ -9,11 +9,12 @@ import pytest
 import ray
 
 import scenarios
-from actors import actor_reuse
-from actors.placement import plan
+from actors import actor_process
+from actors.actor_process import end
+from actors.placement import plan_run
 from actors.runner import run_on_ray
 from actors.shares import Place
-from actors.vertical.actor_set import create, dismiss
+from actors.vertical.actor_set import create
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import run_local
@@ -62,14 +63,15 @@ def ends(actor):
 
 
 def test_all_actors_are_in_the_group_of_the_place_after_the_drivers_bundle(ray_session, monkeypatch):
-    monkeypatch.setattr(actor_reuse._pool, "shared", False)  # else they are another run's processes
+    monkeypatch.setattr(actor_process, "_kept", None)  # else they are another run's processes
     prepared = prepare(scenarios.load("digits_dpzv", [*SHORT, *SMALL["digits_dpzv"]]))
-    planned = plan(prepared.spec, {"CPU": 1.0})
+    planned = plan_run(prepared.spec, {"CPU": 1.0})
     group = ray.util.placement_group([{"CPU": 0.001}, *planned.bundles()])
     assert group.wait(60)
     actor_set = create(prepared, Place(planned, group, driver=True))
+    ray.get(actor_set.made)
     try:
         ray.util.remove_placement_group(group)  # which ends what is in it
         assert all(ends(actor) for actor in (actor_set.server, *actor_set.actors))
     finally:
-        dismiss(actor_set, well=False)
+        end(actor_set.all)

@@ -1,4 +1,4 @@
-"""Actors' processes: their imports before they work, and their reuse by another run."""
+"""Actors' processes: their imports before they work, the making of their objects, and their end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import ray
 
 import scenarios
-from actors import actor_reuse
-from actors.actor_reuse import end_survivors, keep_survivors, start, start_here
+from actors import actor_process
+from actors.actor_process import end, start_here
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_actor import LedgerActor
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 HEAVY = ("scipy", "matplotlib", "pandas", "dp_accounting", "sklearn", "numba", "jinja2")
 BEFORE_IT_WORKS = """
 import importlib, json, os, pickle, sys
-from actors.actor_reuse import ActorProcess
+from actors.actor_process import ActorProcess
 for actor, module, forbidden, arguments in json.loads(sys.argv[1]):
     if os.fork():
         assert os.wait()[1] == 0
@@ -99,7 +99,7 @@ class Told:
 
 def told(word):
     groups = {"ctl": Told.CONTROL}
-    actor = actor_reuse._on_node(Told, groups, {"ctl": 1}, ray.get_runtime_context().get_node_id())
+    actor = actor_process._on_node(Told, groups, {"ctl": 1}, ray.get_runtime_context().get_node_id())
     return actor, actor.make.remote(Told, word)
 
 
@@ -110,87 +110,65 @@ class TestReuse:
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
         assert ray.get(first.word.remote()) == ["one"]
-        actor_reuse.end([first], well=True)
+        end([first], well=True)
         second, _ = told("two")
         assert ray.get(second.pid.remote()) == pid
         assert ray.get(second.word.remote()) == ["two"]
         third, _ = told("three")  # the process is in use
         assert ray.get(third.pid.remote()) != pid
-        actor_reuse.end([second, third], well=False)
-
-    def test_unpickling_loads_no_arrow_before_it_is_used(self):
-        actor, made = told("word")
-        ray.get(made)
-        assert ray.get(actor.arrow.remote(False)) == (False, 0)
-        assert ray.get(actor.arrow.remote(True))[1] == 1
-        assert ray.get(actor.arrow.remote(False))[0]
-        actor_reuse.end([actor], well=False)
+        end([second, third])
 
     def test_a_process_of_a_failed_run_is_not_reused(self):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
-        actor_reuse.end([first], well=False)
+        end([first])
         second, _ = told("two")
         assert ray.get(second.pid.remote()) != pid
-        actor_reuse.end([second], well=False)
+        end([second])
 
     @pytest.mark.parametrize("idle", [False, True], ids=["in its run", "idle"])
     def test_a_killed_process_is_not_reused(self, idle):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
         if idle:
-            actor_reuse.end([first], well=True)
+            end([first], well=True)
             os.kill(pid, 9)
         else:
             os.kill(pid, 9)
-            actor_reuse.end([first], well=True)
+            end([first], well=True)
         second, _ = told("two")
         assert ray.get(second.pid.remote()) != pid
-        actor_reuse.end([second], well=False)
+        end([second])
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+class TestProcess:
+    def test_unpickling_loads_no_arrow_before_it_is_used(self):
+        actor, made = told("word")
+        ray.get(made)
+        assert ray.get(actor.arrow.remote(False)) == (False, 0)
+        assert ray.get(actor.arrow.remote(True))[1] == 1
+        assert ray.get(actor.arrow.remote(False))[0]
+        end([actor])
 
     def test_every_caller_gets_the_error_of_an_object_that_cannot_be_made(self):
         actor, made = told("")
-        for call in (made, actor.word.remote(), actor.pid.remote()):
+        for call in (made, actor.word.remote(), actor.arrow.remote(False)):
             with pytest.raises(ValueError, match="told nothing"):
                 ray.get(call)
-        actor_reuse.end([actor], well=False)
+        end([actor])
 
+    def test_without_a_session_no_process_is_kept(self, monkeypatch):
+        monkeypatch.setattr(actor_process, "_kept", None)
+        actor, made = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
+        ray.get(made)
+        end([actor], well=True)
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_without_a_session_no_process_is_kept(monkeypatch):
-    monkeypatch.setattr(actor_reuse._pool, "shared", False)
-    actor, made = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
-    ray.get(made)
-    actor_reuse.end([actor], well=True)
+        def answer_until_killed():
+            for _ in range(300):  # a kill is on its way while calls are still answered
+                ray.get(actor.ready.remote(), timeout=30)
+                time.sleep(0.1)
 
-    def answer_until_killed():
-        for _ in range(300):  # a kill is on its way while calls are still answered
-            ray.get(actor.ready.remote(), timeout=30)
-            time.sleep(0.1)
-
-    with pytest.raises(ray.exceptions.RayActorError):
-        answer_until_killed()
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_a_survivor_serves_the_restart_of_its_run_and_ends_if_nobody_needs_it(monkeypatch):
-    monkeypatch.setattr(actor_reuse._pool, "shared", False)
-    group = ray.util.placement_group([{"CPU": 0.001}])
-
-    def started(word):
-        groups, share = {"ctl": Told.CONTROL}, {"CPU": 0.001}
-        return start(Told, groups, {"ctl": 1}, share, group, 0, word)[0]
-
-    first = started("one")
-    pid = ray.get(first.pid.remote())
-    assert keep_survivors([first]) == [first]
-    second = started("two")
-    assert ray.get([second.pid.remote(), second.word.remote()]) == [pid, ["two"]]
-    assert keep_survivors([second]) == [second]
-    end_survivors()
-    third = started("three")
-    assert ray.get(third.pid.remote()) != pid
-    actor_reuse.end([third], well=False)
-    ray.util.remove_placement_group(group)
+        with pytest.raises(ray.exceptions.RayActorError):
+            answer_until_killed()

@@ -13,7 +13,7 @@ import actors.driver
 import actors.horizontal.driver
 import actors.vertical.driver
 import scenarios
-from actors.cluster import OBJECT_STORE, connected, own_resources, set_defaults
+from actors.cluster import OBJECT_STORE, connected, set_defaults
 from raydpzv.errors import InputError, RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
@@ -72,25 +72,6 @@ def test_our_own_ray_starts_no_process_that_nobody_asked_for(
         pass
     assert started == [*(["start_log_monitor"] if verbose else []), "start_gcs_server", "start_raylet"]
     assert {name: vars(Node)[name] for name in names} == own
-
-
-def test_resources_of_our_own_ray_are_known_before_its_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 3, "GPU": 2}')  # as Ray's own start takes it
-    for address in (None, "local"):
-        found = own_resources(address)
-        assert found is not None
-        assert (found["CPU"], found["GPU"]) == (3, 2)
-    assert own_resources("auto") is None
-    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
-    assert own_resources(None) is None
-    monkeypatch.delenv("RAY_ADDRESS")
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    assert own_resources(None) is None
 
 
 def test_a_port_without_a_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

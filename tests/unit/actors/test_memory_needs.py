@@ -8,8 +8,8 @@ import pytest
 
 import scenarios
 from actors.horizontal import driver
-from actors.memory_needs import with_hosts_memory, with_memory
-from actors.placement import plan, plan_hosts
+from actors.memory_needs import with_run_memory
+from actors.placement import plan_run
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 
@@ -24,7 +24,7 @@ def planned(small):
         spec = small(*overrides)
         prepared = prepare(spec)
         sizes = [c.x_train.size * 4 + c.x_held_out.size * 4 for c in prepared.clients]
-        return sizes, with_memory(plan(spec, CLUSTER), prepared)
+        return sizes, with_run_memory(plan_run(spec, CLUSTER), prepared)
 
     return make
 
@@ -46,10 +46,15 @@ def test_torch_takes_more_than_compiled_kernels(planned):
         assert more.memory > there.memory + 100 * 2**20
 
 
+def hosts(engine):
+    """Return a prepared horizontal scenario, and its plan with memory."""
+    prepared = prepare(scenarios.load("digits_decomfl", [f"model.engine={engine}"]))
+    return prepared, with_run_memory(plan_run(prepared.spec, CLUSTER), prepared)
+
+
 def test_hosts_and_their_server_carry_memory_and_more_where_they_load_torch():
-    plan = plan_hosts(scenarios.load("digits_decomfl", []), CLUSTER)
-    compiled, torch = (with_hosts_memory(plan, engine).bundles() for engine in ("compiled", "torch"))
-    assert len(compiled) == len(torch) == 1 + len(plan.actors) > 2
+    compiled, torch = (hosts(engine)[1].bundles() for engine in ("compiled", "torch"))
+    assert len(compiled) == len(torch) > 2
     for there, more in zip(compiled, torch, strict=True):
         assert more["memory"] > there["memory"] + 100 * 2**20 > 150 * 2**20
 
@@ -65,8 +70,7 @@ def test_a_horizontal_run_asks_for_the_memory_of_its_engine(engine, monkeypatch)
     monkeypatch.setattr("actors.reservation.reserved", reserved)
     monkeypatch.setattr("actors.driver.connected", lambda *address, **how: nullcontext())
     monkeypatch.setattr("ray.cluster_resources", lambda: CLUSTER)
-    prepared = prepare(scenarios.load("digits_decomfl", [f"model.engine={engine}"]))
+    prepared, planned = hosts(engine)
     with pytest.raises(Asked) as asked:
         driver.run_horizontal(prepared, RunOptions())
-    plan = plan_hosts(prepared.spec, CLUSTER)
-    assert asked.value.args[0] == with_hosts_memory(plan, engine).bundles()
+    assert asked.value.args[0] == planned.bundles()

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 import scenarios
-from actors.placement import Share, plan, plan_hosts, whole_run_gpus
+from actors.placement import Share, plan_run, whole_run_gpus
 from raydpzv.errors import Unplaceable
 
 
 def test_auto_shares_are_equal_and_fit(small):
-    found = plan(small(), {"CPU": 2.0})
+    found = plan_run(small(), {"CPU": 2.0})
     assert found.server == Share(0.4, 0.0)
     assert found.actors == (Share(0.4, 0.0),) * 4
     assert found.clients == ((0,), (1,), (2,), (3,))
     assert len(found.bundles()) == 5
-    assert plan(small(), {"CPU": 64.0}).server.cpus == 1.0
+    assert plan_run(small(), {"CPU": 64.0}).server.cpus == 1.0
 
 
 @pytest.mark.parametrize(("gpus", "share"), [(0, 0.0), (1, 0.2), (2, 0.3333), (5, 1.0), (8, 1.0)])
 def test_auto_gpu_shares_fit_on_whole_devices(small, gpus, share):
     spec = small('resources.client_gpus="auto"', 'resources.server_gpus="auto"')
-    found = plan(spec, {"CPU": 8.0, "GPU": float(gpus)})
+    found = plan_run(spec, {"CPU": 8.0, "GPU": float(gpus)})
     assert [s.gpus for s in (found.server, *found.actors)] == pytest.approx([share] * 5)
     if share:
         per_device = int(1 / found.server.gpus + 1e-6)
@@ -29,13 +29,13 @@ def test_auto_gpu_shares_fit_on_whole_devices(small, gpus, share):
 
 
 def test_clients_share_actors_and_lists_add_up(small):
-    found = plan(
+    found = plan_run(
         small("resources.client_actors=2", "resources.client_gpus=[0.1, 0.2, 0.3, 0.4]"), {"CPU": 2, "GPU": 1}
     )
     assert found.clients == ((0, 2), (1, 3))
     assert [s.gpus for s in found.actors] == [pytest.approx(0.4), pytest.approx(0.6)]
-    assert plan(small("resources.client_actors=9"), {"CPU": 2}).clients == ((0,), (1,), (2,), (3,))
-    assert plan(small("resources.client_actors=0"), {"CPU": 2}).actors == ()
+    assert plan_run(small("resources.client_actors=9"), {"CPU": 2}).clients == ((0,), (1,), (2,), (3,))
+    assert plan_run(small("resources.client_actors=0"), {"CPU": 2}).actors == ()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_clients_share_actors_and_lists_add_up(small):
 )
 def test_impossible_shares_are_refused(small, override, said):
     with pytest.raises(Unplaceable, match=said):
-        plan(small(override), {"CPU": 2.0, "GPU": 1.0})
+        plan_run(small(override), {"CPU": 2.0, "GPU": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_run_in_one_process_has_the_gpus_of_all_its_actors(small, overrides, g
     total = {"CPU": 2.0, "GPU": float(gpus)}
     assert whole_run_gpus(small(*overrides), total) == together
     if '"auto"' not in "".join(overrides):
-        found = plan(small(*overrides), {"CPU": 8.0, "GPU": 8.0})
+        found = plan_run(small(*overrides), {"CPU": 8.0, "GPU": 8.0})
         reserved = sum(bundle.get("GPU", 0.0) for bundle in found.bundles())
         assert reserved <= together + 1e-9 < reserved + 1
 
@@ -98,14 +98,14 @@ def test_a_run_in_one_process_has_the_gpus_of_its_hosts():
 def test_a_run_in_one_process_is_refused_as_one_on_actors_is(small, overrides):
     total = {"CPU": 8.0, "GPU": 2.0}
     said = []
-    for share_out in (plan, whole_run_gpus):
+    for share_out in (plan_run, whole_run_gpus):
         with pytest.raises(Unplaceable) as refused:
             share_out(small(*overrides), total)
         said.append(str(refused.value))
     assert said[0] == said[1]
     hosts = scenarios.load("digits_decomfl", ["resources.host_gpus=0.75", "resources.hosts=3"])
     with pytest.raises(Unplaceable) as on_actors:
-        plan_hosts(hosts, total)
+        plan_run(hosts, total)
     with pytest.raises(Unplaceable) as whole:
         whole_run_gpus(hosts, total)
     assert str(on_actors.value) == str(whole.value)
@@ -122,20 +122,20 @@ def rounds(*overrides):
 
 
 def test_hosts_are_as_many_as_fit():
-    assert plan_hosts(rounds(), {"CPU": 4.0}).actors == (Share(0.8, 0.0),) * 4
+    assert plan_run(rounds(), {"CPU": 4.0}).actors == (Share(0.8, 0.0),) * 4
     with pytest.raises(Unplaceable, match=r"1\.5 GPUs asked; above 1 a share must be a whole number"):
-        plan_hosts(rounds("resources.host_gpus=1.5", "resources.hosts=1"), {"CPU": 4.0, "GPU": 4.0})
-    assert len(plan_hosts(rounds(), {"CPU": 64.0}).actors) == 10  # the cohort
-    assert len(plan_hosts(rounds("method.asynchronous=true"), {"CPU": 64.0}).actors) == 64
-    assert len(plan_hosts(rounds("resources.hosts=50"), {"CPU": 64.0}).actors) == 10
-    assert len(plan_hosts(rounds("resources.host_cpus=2"), {"CPU": 8.0}).actors) == 3  # the server needs some
-    assert plan_hosts(rounds("resources.host_cpus=2"), {"CPU": 8.5}).server == Share(0.5, 0.0)
-    whole = plan_hosts(rounds("resources.host_cpus=2", "resources.server_cpus=1"), {"CPU": 8.0})
+        plan_run(rounds("resources.host_gpus=1.5", "resources.hosts=1"), {"CPU": 4.0, "GPU": 4.0})
+    assert len(plan_run(rounds(), {"CPU": 64.0}).actors) == 10  # the cohort
+    assert len(plan_run(rounds("method.asynchronous=true"), {"CPU": 64.0}).actors) == 64
+    assert len(plan_run(rounds("resources.hosts=50"), {"CPU": 64.0}).actors) == 10
+    assert len(plan_run(rounds("resources.host_cpus=2"), {"CPU": 8.0}).actors) == 3  # the server needs some
+    assert plan_run(rounds("resources.host_cpus=2"), {"CPU": 8.5}).server == Share(0.5, 0.0)
+    whole = plan_run(rounds("resources.host_cpus=2", "resources.server_cpus=1"), {"CPU": 8.0})
     assert len(whole.actors) == 3
-    assert len(plan_hosts(rounds("resources.host_gpus=0.3"), {"CPU": 8.0, "GPU": 2.0}).actors) == 6
+    assert len(plan_run(rounds("resources.host_gpus=0.3"), {"CPU": 8.0, "GPU": 2.0}).actors) == 6
     with pytest.raises(
         Unplaceable, match=r"ask 5 CPU in all \(server 1, hosts 4\), the cluster has 2; lower server_c"
     ):
-        plan_hosts(
+        plan_run(
             rounds("resources.host_cpus=2", "resources.server_cpus=1", "resources.hosts=2"), {"CPU": 2.0}
         )

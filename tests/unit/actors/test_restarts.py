@@ -189,14 +189,10 @@ def test_nowhere_to_continue_from_and_nobody_to_continue_with(tmp_path: Path) ->
         assert lost.possible
 
 
-@pytest.mark.parametrize(("failure", "answer"), [(LOSS, True), (Stalled("waited"), False)])
-def test_of_who_is_only_waited_for_in_vain_nobody_knows_who_else_answers(
-    failure: RunError, answer: bool
-) -> None:
-    loss = RestartFromCheckpoint(failure, "server", Status(updates=7))
-    assert (loss.failure, loss.party, loss.status.updates) == (failure, "server", 7)
-    assert loss.others_answer == answer
-    assert str(loss) == str(failure)
+def test_a_loss_says_who_was_lost_and_where_the_run_stood() -> None:
+    loss = RestartFromCheckpoint(LOSS, "server", Status(updates=7))
+    assert (loss.failure, loss.party, loss.status.updates) == (LOSS, "server", 7)
+    assert str(loss) == str(LOSS)
 
 
 def test_a_run_whose_ledger_somebody_still_writes_does_not_go_back(

@@ -60,6 +60,10 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
         yield folder
 
 
+def actors_of(server: ServerCalls, pool: Any) -> Any:
+    return SimpleNamespace(server=server, ledger=None, pool=pool)
+
+
 def hooks(folder: RunFolder, seen: Callbacks | None = None) -> RunHooks:
     nobody: Any = None
     writer = RowWriter(folder, 1e9, Callbacks())
@@ -77,7 +81,7 @@ def test_a_private_round_waits_until_its_checkpoint_is_written(
     assert isinstance(spec, HorizontalScenario)
     prepared, server = prepare_horizontal(spec), ServerCalls(next_piece="a call")
     pool: Any = None
-    found = module._Driver(prepared, module._ActorSet(server, None, pool), hooks(folder))
+    found = module._Driver(prepared, actors_of(server, pool), hooks(folder))
     assert found._awaited() == (["a call"] if waits else [])
     found._write([(evaluations(0), None)])
     assert not server.asked("written")
@@ -106,7 +110,7 @@ def led(
     spec = scenarios.load(WALL[0], [*WALL[1], *changed])
     assert isinstance(spec, HorizontalScenario)
     pool: Any = SimpleNamespace(actors=hosts)
-    module._Driver(prepare_horizontal(spec), module._ActorSet(server, None, pool), hooks(folder))._work()
+    module._Driver(prepare_horizontal(spec), actors_of(server, pool), hooks(folder))._work()
     return server, hosts, [name for name in log if name.split(".")[1] in STEPS]
 
 

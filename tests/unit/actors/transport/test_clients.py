@@ -26,7 +26,7 @@ def service():
 
 @pytest.fixture(params=KINDS)
 def reached(request, service, monkeypatch):
-    with served(request.param, partial(ClientConversation, service), monkeypatch) as made:
+    with served(request.param, partial(ClientConversation, service.connection), monkeypatch) as made:
         yield made
 
 
@@ -94,7 +94,7 @@ def test_no_client_speaks_for_another(reached, service):
 
 
 def test_a_slow_server_is_a_stall_that_names_the_client(service, monkeypatch):
-    with served("socket", partial(ClientConversation, service), monkeypatch) as made:
+    with served("socket", partial(ClientConversation, service.connection), monkeypatch) as made:
         connection = ClientConnection(*made, 0.1)
         connection.first(5)
         service.gate.clear()

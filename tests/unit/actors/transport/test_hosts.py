@@ -44,7 +44,7 @@ def service(request):
 
 @pytest.fixture(params=KINDS)
 def reached(request, service, monkeypatch):
-    with served(request.param, partial(HostConversation, service), monkeypatch) as made:
+    with served(request.param, partial(HostConversation, service, service.separate), monkeypatch) as made:
         yield made
 
 
@@ -109,7 +109,7 @@ def test_a_vertical_client_is_refused(reached, connection):
 def test_a_slow_server_is_a_stall_that_names_the_client(service, monkeypatch):
     hold = threading.Event()
     service.wake = lambda client: hold.wait(5) and None
-    with served("socket", partial(HostConversation, service), monkeypatch) as made:
+    with served("socket", partial(HostConversation, service, service.separate), monkeypatch) as made:
         slow = HostConnection(*made, 0.1, 0)
         with pytest.raises(Stalled, match=r"waited 0.1 s for the server's answer to client 3; raise resou"):
             slow.wake(3)

@@ -27,7 +27,7 @@ def service():
 
 @pytest.fixture
 def server(service):
-    server = TransportServer(partial(ClientConversation, service), "", b"k" * 32, 2.0, peers=2)
+    server = TransportServer(partial(ClientConversation, service.connection), "", b"k" * 32, 2.0, peers=2)
     yield server
     server.close()
 
@@ -106,7 +106,7 @@ def test_connections_of_other_users_are_hung_up_on_before_those_of_actors(servic
     monkeypatch.setattr(module, "MOST_STRANGERS", 3)
     users = iter([False, True, True, False, False, True, False, False])
     monkeypatch.setattr(module, "from_another_user", lambda connected: next(users))
-    server = TransportServer(partial(ClientConversation, service), "", b"k" * 32, 2.0, peers=1)
+    server = TransportServer(partial(ClientConversation, service.connection), "", b"k" * 32, 2.0, peers=1)
     idle = []
     for _ in range(8):
         idle += strangers(server.address, 1)
@@ -144,7 +144,9 @@ def many_files():
 @pytest.mark.parametrize("promised", [500, 2], ids=["as many as were to come", "more than were to come"])
 def test_500_clients_that_connect_at_once_are_all_served(service, many_files, monkeypatch, host, promised):
     monkeypatch.setattr(module, "MOST_STRANGERS", 500)
-    server = TransportServer(partial(ClientConversation, service), host, b"k" * 32, 20.0, peers=promised)
+    server = TransportServer(
+        partial(ClientConversation, service.connection), host, b"k" * 32, 20.0, peers=promised
+    )
     together, failed, connections = threading.Barrier(500), [], []
 
     def live(client):

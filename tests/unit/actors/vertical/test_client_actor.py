@@ -135,9 +135,9 @@ def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_continues() -
     client = client_actor.ClientActor([experiment.clients[2]], 0.0)
     assert client.warm_up(Here(server), 60.0, None).keys() == {2}
     assert server.status().uploads == 0
-    assert server.first(2, False).order is not None  # the run's own first order is still there
+    assert server.first(2).order is not None  # the run's own first order is still there
     with pytest.raises(RuntimeError, match="open_warm_up comes first"):
-        server.first(2, True)
+        server.connection(True)
 
 
 @pytest.mark.usefixtures("here")
@@ -152,7 +152,7 @@ def test_a_warm_up_that_fails_in_the_server_ends_for_all_clients(monkeypatch: py
     client = client_actor.ClientActor(experiment.clients[:1], 0.0)
     with pytest.raises(Diverged):
         client.warm_up(Here(server), 60.0, None)
-    assert server.first(3, True).over  # the others learn that it is over
+    assert server.connection(True).first(3).over  # the others learn that it is over
 
 
 def test_clients_without_a_barrier_stop_by_themselves() -> None:

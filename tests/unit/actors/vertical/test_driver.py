@@ -64,7 +64,6 @@ def run(
     nobody: Any = SimpleNamespace(count=0)
     writer = RowWriter(folder, 1e9, Callbacks())
     hooks = RunHooks(writer, nobody, Callbacks(), RunOptions().stop, unheard, True, nobody)
-    monkeypatch.setattr(module.LedgerControl, "open", lambda self: None)
     module._Driver(prepared, actor_set, hooks)._work()
     return server, clients, [name for name in log if name.split(".")[1] in STEPS]
 

@@ -79,7 +79,7 @@ def test_a_second_segment_begins_where_the_checkpoint_is(
     assert begun["gap"] == pytest.approx(7.0)
     handed = {order.client: order for order, _ in was["orders"]}
     for client in range(4):
-        answer = server.actor.first(client, False)
+        answer = server.actor.first(client)
         order = answer.order
         assert not answer.over
         assert (order is not None) == (client in handed)
