@@ -118,10 +118,6 @@ def test_an_unwritable_output_folder(tmp_path):
     assert "cannot write the run folder" in line
 
 
-def test_a_folder_that_holds_a_run_is_refused(frozen):
-    assert "holds a run already" in complaint(call("run", "frozen", *QUICK, "--out", frozen))
-
-
 def test_unknown_names():
     assert 'Did you mean "digits_dpzv"?' in complaint(call("run", "digits_dpz"))
     assert '--runner: wanted local or ray, got "rya"' in complaint(

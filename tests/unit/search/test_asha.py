@@ -118,13 +118,6 @@ def test_a_plan_without_a_first_rung_is_damaged(tmp_path):
             read_search(path)
 
 
-def test_a_plan_of_an_unknown_scheduler_is_damaged(tmp_path):
-    path = tmp_path / "search.toml"
-    path.write_text(plan().as_toml().replace('"asha"', '"halving"'))
-    with pytest.raises(DataError, match="no readable plan of a search"):
-        read_search(path)
-
-
 def test_decisions_made_together_are_written_all_or_none(tmp_path, monkeypatch):
     add_decisions(tmp_path, [Decision(0, 5, 0.1, True)])
 
