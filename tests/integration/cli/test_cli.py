@@ -1,7 +1,5 @@
 """The command line as a person uses it: exit status, one line, nothing half-written."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`raydpzv compare` from the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 

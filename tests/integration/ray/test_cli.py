@@ -1,7 +1,5 @@
 """The command line with Ray."""
 
-from __future__ import annotations
-
 import json
 import signal
 

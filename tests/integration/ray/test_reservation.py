@@ -1,7 +1,5 @@
 """Places that are reserved on a real cluster, of one machine."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """What is not continued: another scenario, other data, damaged or missing rows, a folder in use."""
 
-from __future__ import annotations
-
 import shutil
 
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """Memory that bundles carry, without a Ray."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,7 +1,5 @@
 """One row per client: uploads, bytes, rates asked and achieved, staleness."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """Heads of console tables stay whole at every width."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """When asha promotes, where its trials stand, and what its plan says of it."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from dataclasses import replace

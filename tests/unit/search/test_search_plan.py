@@ -1,7 +1,5 @@
 """Searches resolved: trials, constraint on ε, ASHA's first decision, and the plan as a file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Space files: what is read, drawn and refused."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 

@@ -1,7 +1,5 @@
 """Points that Optuna chooses: inside the space, the same again, and nearer to what did well."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
