@@ -1,5 +1,3 @@
-"""`raydpzv audit`: what it finds in sound runs and in runs that are not, and what it refuses."""
-
 import json
 import shutil
 

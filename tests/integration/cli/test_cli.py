@@ -1,5 +1,3 @@
-"""The command line as a person uses it: exit status, one line, nothing half-written."""
-
 import json
 import os
 import shutil

@@ -1,5 +1,3 @@
-"""`raydpzv compare` from the command line."""
-
 import json
 import re
 

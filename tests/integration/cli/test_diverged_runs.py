@@ -1,5 +1,3 @@
-"""A run that diverged ends with exit status 1 and one line, with its summary written and shown."""
-
 import json
 
 from tests.helpers.commands import call

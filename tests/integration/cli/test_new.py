@@ -1,5 +1,3 @@
-"""From one's own table to a proved ε by two commands: named parties, a text label, a category."""
-
 import json
 import re
 

@@ -1,5 +1,3 @@
-"""`raydpzv run --out FOLDER --or-resume`: begun, continued, or shown, however often it is called."""
-
 import json
 import shutil
 

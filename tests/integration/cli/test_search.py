@@ -1,5 +1,3 @@
-"""`raydpzv search` without Ray: one trial after the other, killed and resumed; wrong input."""
-
 import json
 import os
 import re

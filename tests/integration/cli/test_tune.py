@@ -1,5 +1,3 @@
-"""`raydpzv tune` from the command line."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""VAFL, ZOO-VFL and VFL-CZOFO as whole runs: bytes, protocols, replay, contradictory settings."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Whole runs under the compiled engine: on record, computed again, without torch, and as accurate as under torch."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Horizontal runs under the compiled engine: on record, continued, rebuilt, re-derived, as accurate as under torch."""
-
 from __future__ import annotations
 
 import os

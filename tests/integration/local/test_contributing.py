@@ -1,5 +1,3 @@
-"""What CONTRIBUTING.md tells somebody who adds a method is tried as it stands there."""
-
 import importlib
 import re
 import sys

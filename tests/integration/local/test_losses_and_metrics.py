@@ -1,5 +1,3 @@
-"""Runs with other losses and own metrics: labels stay what they are, measures are rows, reports and columns."""
-
 import math
 import sys
 import threading

@@ -1,5 +1,3 @@
-"""Runs along rank-one directions and with groups of parameters: rebuilt, replayed, stopped and resumed, to the bit."""
-
 import json
 
 import numpy as np

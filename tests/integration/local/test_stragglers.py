@@ -1,5 +1,3 @@
-"""Slow clients: the same clocks for every protocol, immediate clients, their privacy plan, contradictory settings."""
-
 import numpy as np
 import pytest
 

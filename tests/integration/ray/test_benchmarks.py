@@ -1,5 +1,3 @@
-"""The benchmark that kills ends of connections, in the tests' Ray."""
-
 import pytest
 import ray
 

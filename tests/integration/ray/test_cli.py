@@ -1,5 +1,3 @@
-"""The command line with Ray."""
-
 import json
 import signal
 

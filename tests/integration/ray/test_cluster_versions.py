@@ -1,5 +1,3 @@
-"""A cluster of another Ray or Python is named as that, before Ray tries to join it."""
-
 import json
 import platform
 

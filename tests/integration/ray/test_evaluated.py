@@ -1,5 +1,3 @@
-"""A run on actors waits for its listener at each evaluation, and ends if the listener says so."""
-
 import threading
 import time
 

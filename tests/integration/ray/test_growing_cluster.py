@@ -1,5 +1,3 @@
-"""Clusters that grow while a run waits: a second machine joins, or an autoscaler starts one for what is asked."""
-
 import json
 import os
 import socket

@@ -1,5 +1,3 @@
-"""A cluster of two machines loses one in the midst of a run, which continues without it."""
-
 import json
 import os
 import subprocess

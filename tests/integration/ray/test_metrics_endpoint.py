@@ -1,5 +1,3 @@
-"""Ray's metrics endpoint shows the values that a run's rows give."""
-
 import re
 import time
 import urllib.request

@@ -1,5 +1,3 @@
-"""Actors' processes: their imports before they work, the making of their objects, and their end."""
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""Places that are reserved on a real cluster, of one machine."""
-
 import threading
 
 import pytest

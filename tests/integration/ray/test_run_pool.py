@@ -1,5 +1,3 @@
-"""Runs of a comparison on actors: the bits of one process, with or without a lost actor."""
-
 import threading
 
 import pytest

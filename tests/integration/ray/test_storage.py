@@ -1,5 +1,3 @@
-"""Runs on actors whose folder is uploaded to a storage."""
-
 import pytest
 
 import raydpzv

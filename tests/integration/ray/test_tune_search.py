@@ -1,5 +1,3 @@
-"""Searches on Ray Tune: the bits of single runs, ASHA, interruptions."""
-
 import json
 import threading
 from dataclasses import replace

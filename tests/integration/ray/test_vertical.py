@@ -1,5 +1,3 @@
-"""Vertical runs on real actors: a proved epsilon, the clients' clocks, and what cannot be placed."""
-
 import time
 from itertools import islice, pairwise
 

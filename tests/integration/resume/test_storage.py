@@ -1,5 +1,3 @@
-"""Runs whose folder is in a storage: lost with their machine, and resumed by another one or refused."""
-
 import shutil
 
 import pytest

@@ -1,5 +1,3 @@
-"""Runs that were stopped or killed go on to the bits of an uninterrupted one, and lose no release."""
-
 import json
 import shutil
 import signal

@@ -1,5 +1,3 @@
-"""Vertical runs that continue from checkpoints: the same bits, no release lost."""
-
 import shutil
 
 import pyarrow as pa

@@ -1,5 +1,3 @@
-"""What is not continued: another scenario, other data, damaged or missing rows, a folder in use."""
-
 import shutil
 
 import pyarrow.parquet as pq

@@ -1,5 +1,3 @@
-"""Memory that bundles carry, without a Ray."""
-
 from contextlib import nullcontext
 
 import pytest

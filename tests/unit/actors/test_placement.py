@@ -1,5 +1,3 @@
-"""The arithmetic of shares, without a Ray."""
-
 import pytest
 
 import scenarios

@@ -1,5 +1,3 @@
-"""A trial's resources against the cluster's, checked before anything starts."""
-
 import pytest
 
 import scenarios

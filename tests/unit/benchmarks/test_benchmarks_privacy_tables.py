@@ -1,5 +1,3 @@
-"""The tables of the privacy page, and the one that several pages share."""
-
 from pathlib import Path
 
 import pytest

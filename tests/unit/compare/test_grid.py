@@ -1,5 +1,3 @@
-"""From a grid file to its runs, and from their validation accuracies to a comparison file."""
-
 import itertools
 
 import pytest

@@ -1,5 +1,3 @@
-"""Cells that are none: which file, line and column."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""What the columns of one's own table hold."""
-
 import datetime
 import math
 

@@ -1,5 +1,3 @@
-"""Time series of the MIMIC-III benchmark's files."""
-
 import csv
 
 import pytest

@@ -1,5 +1,3 @@
-"""Quantities that change at given rounds, and complaints about changes out of order."""
-
 import pytest
 
 import scenarios

@@ -1,5 +1,3 @@
-"""Who watches a run hears what its rows say, in order, and cannot end it."""
-
 import math
 
 import pyarrow as pa

@@ -1,5 +1,3 @@
-"""What is written besides the record says what the record says."""
-
 import csv
 import json
 import math

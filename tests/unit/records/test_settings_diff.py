@@ -1,5 +1,3 @@
-"""Which setting of a run on record is another one than what is asked for."""
-
 import pytest
 
 import scenarios

@@ -1,5 +1,3 @@
-"""Trackers get the scalars that the rows hold, and the settings."""
-
 import json
 import pathlib
 import sqlite3

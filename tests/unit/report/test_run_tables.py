@@ -1,5 +1,3 @@
-"""One row per client: uploads, bytes, rates asked and achieved, staleness."""
-
 import io
 import math
 import re

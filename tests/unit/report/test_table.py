@@ -1,5 +1,3 @@
-"""Heads of console tables stay whole at every width."""
-
 import io
 import re
 from pathlib import Path

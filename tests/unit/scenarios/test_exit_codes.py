@@ -1,5 +1,3 @@
-"""How a command ends."""
-
 import pytest
 
 from raydpzv.errors import RunError

@@ -1,5 +1,3 @@
-"""When asha promotes, where its trials stand, and what its plan says of it."""
-
 import math
 import shutil
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Which trial continues from a rung, when a new one begins, and what the share of updates allows."""
-
 import heapq
 import math
 

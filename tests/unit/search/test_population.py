@@ -1,5 +1,3 @@
-"""Who continues from whom, with which step sizes, and what no population can be made of."""
-
 import math
 from dataclasses import replace
 

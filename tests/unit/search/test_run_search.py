@@ -1,5 +1,3 @@
-"""`raydpzv.tune`: a search of a scenario object, in this process."""
-
 import numpy as np
 import pytest
 from torch import nn

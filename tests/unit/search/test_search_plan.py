@@ -1,5 +1,3 @@
-"""Searches resolved: trials, constraint on ε, ASHA's first decision, and the plan as a file."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Space files: what is read, drawn and refused."""
-
 import math
 import tomllib
 

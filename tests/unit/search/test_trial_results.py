@@ -1,5 +1,3 @@
-"""What a search comes to: rows of finished, stopped, skipped and broken trials, and the choice among them."""
-
 import json
 import math
 import shutil

@@ -1,5 +1,3 @@
-"""What a client is called in reports, in messages and on the command line."""
-
 import pytest
 
 from raydpzv.errors import InputError

@@ -1,5 +1,3 @@
-"""Clients without an activation clock, under both clocks."""
-
 import itertools
 import math
 

@@ -1,5 +1,3 @@
-"""Folders on file systems of pyarrow's."""
-
 import os
 import stat
 

@@ -1,5 +1,3 @@
-"""What a folder holds at a moment, while others write it."""
-
 import os
 import shutil
 

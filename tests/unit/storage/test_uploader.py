@@ -1,5 +1,3 @@
-"""Upload a folder in the background: retries, failures for good, and the lease."""
-
 import threading
 import warnings
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""A client and the server's answers in one process, on sockets and by calls."""
-
 import math
 import threading
 from functools import partial

@@ -1,5 +1,3 @@
-"""Frames between clients and server: they arrive as they were sent, and other bytes are the named error."""
-
 import math
 
 import numpy as np

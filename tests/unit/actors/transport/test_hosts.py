@@ -1,5 +1,3 @@
-"""Hosts whose clients pull, on sockets and by calls, and hosts that break the protocol."""
-
 import threading
 from functools import partial
 

@@ -1,5 +1,3 @@
-"""A comparison without values of ε says whose noise it leaves out."""
-
 import pytest
 
 from raydpzv.compare.file import resolved

@@ -1,5 +1,3 @@
-"""The list of all there is to run."""
-
 import pytest
 
 from raydpzv.config import catalog

@@ -1,5 +1,3 @@
-"""`raydpzv new`: what it asks of its options, and what it writes."""
-
 import tomllib
 
 import pytest

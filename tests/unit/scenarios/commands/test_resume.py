@@ -1,5 +1,3 @@
-"""By which runner a run goes on where nobody says, and what is said while kernels compile."""
-
 from types import SimpleNamespace
 
 import pytest
