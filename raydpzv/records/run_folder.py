@@ -127,8 +127,8 @@ class RunFolder:
 
         If the parts hold more rows than the checkpoint counts, they hold those of the checkpoint. kept: of `read_rows`.
         """
-        parts = read_all(self.path, kept)
         found = None if self.has_summary() else self.found_checkpoint()
+        parts = read_all(self.path, kept)  # after the checkpoint: its log may become parts meanwhile
         if not found or not found.packed:
             return parts
         tail, counted = found.tail, {name: found.extents.get(name, Extent()).rows for name in parts}

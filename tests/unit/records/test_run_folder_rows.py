@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raydpzv.errors import DataError, InputError, RunError
-from raydpzv.records import store, write_ahead_log
+from raydpzv.records import run_folder, store, write_ahead_log
 from raydpzv.records.run_folder import RunFolder, column_rows
 from tests.helpers.numbered_rows import after, begun, beside, faults, numbers, releases
 from tests.helpers.reopened import reopened
@@ -70,6 +70,31 @@ def test_the_record_of_a_run_without_an_end_has_its_checkpoints_rows_each_once(f
     (folder.path / "summary.json").unlink()
     with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
         recorded(folder.path)
+
+
+def test_rows_that_become_parts_while_they_are_read_are_those_of_one_moment(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.append(faults(0))
+    folder.hold(faults(1))
+    folder.write_checkpoint(after(1))
+    steps = iter((1, 2))
+
+    def between(read: Any) -> Any:
+        def reading(*arguments: Any) -> Any:
+            found = read(*arguments)
+            if next(steps) == 1:  # after the first of two reads, in whichever order they come
+                folder.append(faults(2))
+                folder.hold(releases(0))
+                folder.write_checkpoint(after(2))
+            return found
+
+        return reading
+
+    for place, name in ((run_folder, "read_all"), (RunFolder, "found_checkpoint")):
+        monkeypatch.setattr(place, name, between(getattr(place, name)))
+    found = RunFolder.open(folder.path).rows()
+    assert (numbers(found["fault"]), numbers(found["release"])) in (([0, 1], []), ([0, 1, 2], []))
 
 
 def test_what_is_kept_of_the_last_rows_is_what_the_parts_hold(
