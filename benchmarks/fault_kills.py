@@ -28,12 +28,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from blows import chosen_blows, conclude
 from common import environment, show, verdict
 from filelock import FileLock
-from lane_kills import CLASSES, Hung, deadline, ended, prints
+from lane_kills import CLASSES, Hung, deadline, ended, prints, starting
 
 from actors.cluster import connected
 from actors.runner import run_on_ray
@@ -192,7 +191,7 @@ def struck(blow: Blow, seconds: float, mark: Path) -> Iterator[None]:
     place, cls, _ = CLASSES[kind, blow.end]
     how = Joins if blow.end in ("client", "host") else Listens
     changed = type(cls.__name__, (how, cls), {"blow": blow, "seconds": seconds, "mark": mark})
-    with mock.patch(f"{place}.{cls.__name__}", changed):
+    with starting(place, cls, changed):
         yield
 
 

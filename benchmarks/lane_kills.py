@@ -13,6 +13,7 @@ named error      one line of the class that belongs to the blow, a folder that s
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import random
@@ -21,8 +22,8 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,25 @@ CLASSES = {
     ("digits_decomfl", "server"): ("actors.horizontal.driver", HorizontalServerActor, Listens),
     ("digits_decomfl", "ledger"): ("actors.ledger_actor", LedgerActor, Listens),
 }
-"""Where the class of an end's actor is named, the class, and how an actor of it comes to be struck."""
+"""Where an end's actor is started, its class, and how an actor of it comes to be struck."""
+
+
+@contextmanager
+def starting(place: str, cls: type, changed: type) -> Iterator[None]:
+    """Start actors of a changed class where a module starts those of a class, inside the block.
+
+    The class keeps its name in its own module: otherwise pickle sends it by value, and its `super()` fails.
+    """
+
+    def instead(start: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda named, *arguments: start(changed if named is cls else named, *arguments)
+
+    module = importlib.import_module(place)
+    with ExitStack() as patched:
+        for name in ("start", "start_here"):
+            if hasattr(module, name):
+                patched.enter_context(mock.patch.object(module, name, instead(getattr(module, name))))
+        yield
 
 
 @contextmanager
@@ -160,7 +179,7 @@ def struck(case: Case, blow: Blow) -> Iterator[None]:
     """Let one of the actors that are made inside the block be struck."""
     place, cls, how = CLASSES[case.scenario, blow.end]
     changed = type(cls.__name__, (how, cls), {"blow": blow})
-    with mock.patch(f"{place}.{cls.__name__}", changed):
+    with starting(place, cls, changed):
         yield
 
 

@@ -25,10 +25,10 @@ _descents = kernel("descents")
 _gradients = kernel("gradients")
 _inner_products = kernel("inner_products")
 _loss_and_gradient = kernel("loss_and_gradient")
+_losses_along = kernel("losses_along")
 _losses_at = kernel("losses_at")
-_points_along = kernel("points_along")
-_POINT_FLOATS = 1 << 20
-"""Parameters of perturbed models that are kept at a time: 4 MiB."""
+_DIRECTION_FLOATS = 1 << 20
+"""Numbers of directions that are kept at a time: 4 MiB."""
 
 
 class CompiledObjective:
@@ -60,7 +60,9 @@ class CompiledObjective:
     def losses_at(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return the mean cross-entropy on each client's rows, float64 [M]."""
         check_fit(self._size, at)
-        return self._losses(as_array(at)[None], rows)[:, 0]
+        found = np.empty(len(rows))
+        _losses_at(*self._located(np.concatenate(rows)), _ends(rows), self._net(at), found)
+        return found
 
     def losses(
         self, at: Vector, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
@@ -120,21 +122,14 @@ class CompiledObjective:
     ) -> np.ndarray:
         """Return `losses` at each of A amounts, float64 [A, M, P]."""
         check_fit(self._size, at, *directions)
-        count, blocks = max(1, _POINT_FLOATS // (len(amounts) * self._size)), []
+        found = np.empty((len(directions), len(amounts), len(rows)))
+        batch, ends, net = self._located(np.concatenate(rows)), _ends(rows), self._net(at)
+        count = max(1, _DIRECTION_FLOATS // self._size)
         for first in range(0, len(directions), count):
-            some = directions[first : first + count]
-            points_APd = np.empty((len(amounts), len(some), self._size), np.float32)
-            _points_along(as_array(at), *_seeds(some), np.array(amounts), points_APd)
-            found = self._losses(points_APd.reshape(-1, self._size), rows)
-            blocks.append(found.reshape(len(rows), *points_APd.shape[:2]).transpose(1, 0, 2))
-        return np.concatenate(blocks, axis=2)
-
-    def _losses(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return each client's mean cross-entropy at every point, float64 [M, P]."""
-        found = np.empty((len(rows), len(points_Pd)))
-        batch = self._located(np.concatenate(rows))
-        _losses_at(points_Pd, *batch, _ends(rows), self._net(points_Pd[0]), found)
-        return found
+            some = slice(first, first + count)
+            along = (*_seeds(directions[some]), np.array(amounts))
+            _losses_along(*batch, ends, net, along, found[some])
+        return np.ascontiguousarray(found.transpose(1, 2, 0))
 
     def _located(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
         """Return features [N, F], and the kernels' `batch`: labels [N], and where the rows are among them."""

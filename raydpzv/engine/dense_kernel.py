@@ -856,28 +856,61 @@ def points_along(flat, seeds, law, amounts, points):  # type: ignore[no-untyped-
 
 
 @compiled
-def losses_at(points, source, batch, ends, net, out):  # type: ignore[no-untyped-def]
-    """Mean loss at every point [P, d] on each client's rows, to out float64 [M, P]; ends [M]: where its rows end.
+def losses_at(source, batch, ends, net, out):  # type: ignore[no-untyped-def]
+    """Mean loss on each client's rows, to out float64 [M]; ends [M]: where its rows end.
 
     Rows are computed in blocks, of any clients: a row's loss does not depend on the others.
     """
-    (labels, ids), (_, sizes, inputs, widest) = batch, net
-    losses = np.empty((points.shape[0], ids.shape[0]), np.float64)
-    none = np.empty(0, np.float32)
+    labels, ids = batch
+    losses, none = np.empty(ids.shape[0], np.float64), np.empty(0, np.float32)
     for first in range(0, ids.shape[0], _BLOCK):
         some = (labels, ids[first : first + _BLOCK])
         rows = some[1].shape[0]
         acts = _activations(net, rows)
         _gather(source, some[1], acts[0])
+        _forward(net, acts, none)
         scores = _outputs(net, acts)
-        for p in range(points.shape[0]):
-            _forward((points[p], sizes, inputs, widest), acts, none)
-            _losses(scores, some, sizes[-1], losses[p, first : first + rows], scores, _NO)
-    for p in range(points.shape[0]):
-        begin = 0
-        for m in range(ends.shape[0]):
-            out[m, p] = _mean(losses[p, begin : ends[m]])
-            begin = ends[m]
+        _losses(scores, some, net[1][-1], losses[first : first + rows], scores, _NO)
+    _means(losses, ends, out)
+
+
+@compiled
+def losses_along(source, batch, ends, net, directions, out):  # type: ignore[no-untyped-def]
+    """`losses_at` at w + amounts[a] · u_p to out float64 [P, A, M]; directions: seeds, their law, amounts.
+
+    The points have the bits of `raydpzv.zo.directions.Direction.add_to`.
+    """
+    (labels, ids), (flat, sizes, _, widest), (seeds, law, amounts) = batch, net, directions
+    count, last = amounts.shape[0], sizes.shape[0] - 1
+    z, factors = np.empty((seeds.shape[0], flat.shape[0]), np.float32), np.empty(seeds.shape[0], np.float64)
+    for p in range(seeds.shape[0]):
+        factors[p] = make_direction(z[p], seeds[p], law)
+    losses = np.empty((seeds.shape[0], count, ids.shape[0]), np.float64)
+    coefficients = np.empty(count, np.float32)
+    for first in range(0, ids.shape[0], _BLOCK):
+        some = (labels, ids[first : first + _BLOCK])
+        rows = some[1].shape[0]
+        acts = np.empty((count, last + 1, widest, rows), np.float32)
+        _gather(source, some[1], acts[0, 0])
+        for p in range(seeds.shape[0]):
+            for a in range(count):
+                coefficients[a] = _f32(amounts[a] * factors[p])
+            _forward_along(net, acts, z[p], coefficients)
+            for a in range(count):
+                scores = acts[a, last]
+                _losses(scores, some, sizes[-1], losses[p, a, first : first + rows], scores, _NO)
+    for p in range(seeds.shape[0]):
+        for a in range(count):
+            _means(losses[p, a], ends, out[p, a])
+
+
+@compiled
+def _means(losses, ends, out):  # type: ignore[no-untyped-def]
+    """Write the mean of each client's losses to out [M]."""
+    begin = 0
+    for m in range(ends.shape[0]):
+        out[m] = _mean(losses[begin : ends[m]])
+        begin = ends[m]
 
 
 @compiled

@@ -1,7 +1,5 @@
 """Short runs of DPZV's baselines on digits."""
 
-from __future__ import annotations
-
 import scenarios
 
 E, B, T = 2, 32, 60

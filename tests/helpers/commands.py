@@ -1,7 +1,5 @@
 """Commands of the program, called in this process."""
 
-from __future__ import annotations
-
 from typer.testing import CliRunner
 
 from scenarios.cli import app

@@ -1,7 +1,5 @@
 """Small files of the real formats of the papers' data sets."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A perturbed forward pass against that of a perturbed copy."""
 
-from __future__ import annotations
-
 import torch
 from torch.func import functional_call
 

@@ -1,7 +1,5 @@
 """The digest of a run's data without a key, which no run writes: anyone could try guesses at the data with it."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 

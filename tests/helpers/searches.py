@@ -1,7 +1,5 @@
 """Short searches by the command line, and what they leave behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

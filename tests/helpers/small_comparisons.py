@@ -1,7 +1,5 @@
 """A comparison that takes seconds: two methods, with noise and without, two seeds and the controls."""
 
-from __future__ import annotations
-
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 
 SHORT = ("budget.updates=60", "evaluate.every=20", "privacy.noise=seeded")

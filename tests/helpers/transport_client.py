@@ -1,7 +1,5 @@
 """A server whose answers to vertical clients are those that a test wants, and a client's upload."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

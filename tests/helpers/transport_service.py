@@ -1,7 +1,5 @@
 """Actors that answer or do tasks in this process, as the server's or a client's actor, on sockets and by calls."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Docstrings under fields, read from the source."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

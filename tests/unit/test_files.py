@@ -1,5 +1,3 @@
-"""Whether somebody writes a folder."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Ctrl-C in a cell ends it cleanly, and says how to continue."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""A lazy library is loaded by the first look inside it and not before, and leaves no stand-in behind."""
-
 from __future__ import annotations
 
 import sys

@@ -1,7 +1,5 @@
 """Errors that come of limits of the system are told apart from others, and open files are raised as far as may be."""
 
-from __future__ import annotations
-
 import errno
 import resource
 

@@ -1,7 +1,3 @@
-"""What a notebook shows is text, and one line of progress that changes in place."""
-
-from __future__ import annotations
-
 import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace

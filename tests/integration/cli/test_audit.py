@@ -1,7 +1,3 @@
-"""`raydpzv audit`: what it finds in sound runs and in runs that are not, and what it refuses."""
-
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,3 @@
-"""The command line as a person uses it: exit status, one line, nothing half-written."""
-
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -116,10 +112,6 @@ def test_an_unwritable_output_folder(tmp_path):
     (tmp_path / "file").write_text("")
     line = complaint(call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "file" / "run"))
     assert "cannot write the run folder" in line
-
-
-def test_a_folder_that_holds_a_run_is_refused(frozen):
-    assert "holds a run already" in complaint(call("run", "frozen", *QUICK, "--out", frozen))
 
 
 def test_unknown_names():

@@ -1,7 +1,3 @@
-"""`raydpzv compare` from the command line."""
-
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,3 @@
-"""A run that diverged ends with exit status 1 and one line, with its summary written and shown."""
-
-from __future__ import annotations
-
 import json
 
 from tests.helpers.commands import call

@@ -1,5 +1,3 @@
-"""Runs on files: continued, replayed and reported from any working folder, and after the data have moved."""
-
 from __future__ import annotations
 
 import json

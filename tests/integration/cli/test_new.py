@@ -1,7 +1,3 @@
-"""From one's own table to a proved ε by two commands: named parties, a text label, a category."""
-
-from __future__ import annotations
-
 import json
 import re
 

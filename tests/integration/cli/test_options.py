@@ -1,5 +1,3 @@
-"""What the command line itself is asked: version, help, completion, and single inputs that are wrong."""
-
 from __future__ import annotations
 
 import os

@@ -1,7 +1,3 @@
-"""`raydpzv run --out FOLDER --or-resume`: begun, continued, or shown, however often it is called."""
-
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """`raydpzv search --scheduler pbt`: trials that copy better ones, replayed, killed, accounted for and run alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`raydpzv search --scheduler asha`: promoted trials and their bits, kills, the ε spent, and Ray Tune's rule."""
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import replace

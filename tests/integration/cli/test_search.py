@@ -1,7 +1,3 @@
-"""`raydpzv search` without Ray: one trial after the other, killed and resumed; wrong input."""
-
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`raydpzv search ... --storage URI`: a lost search resumes elsewhere, unless noise would be drawn twice."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,3 @@
-"""Seed files on the command line: what they rebuild, what may leave in them, and input that is wrong."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

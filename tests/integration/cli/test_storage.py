@@ -1,5 +1,3 @@
-"""`--storage URI`, `resume URI` and `fetch`: what is typed, what is said, and what is refused."""
-
 from __future__ import annotations
 
 import json

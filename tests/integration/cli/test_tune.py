@@ -1,7 +1,3 @@
-"""`raydpzv tune` from the command line."""
-
-from __future__ import annotations
-
 import json
 
 import pytest

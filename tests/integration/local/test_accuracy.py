@@ -1,7 +1,5 @@
 """What the scenarios reach on real data, with reproducible noise. Thresholds are the project's promises."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 

@@ -1,7 +1,5 @@
 """The comparisons of all methods on the DPZV papers' four data sets, run from small files of the real formats."""
 
-from __future__ import annotations
-
 import pytest
 
 import scenarios

@@ -1,7 +1,3 @@
-"""ROC and PR areas of runs on two classes: recomputed from the final model, on record, in summary and comparison."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score

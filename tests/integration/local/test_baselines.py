@@ -1,5 +1,3 @@
-"""VAFL, ZOO-VFL and VFL-CZOFO as whole runs: bytes, protocols, replay, contradictory settings."""
-
 from __future__ import annotations
 
 import json
@@ -218,7 +216,6 @@ def test_a_run_whose_noise_was_not_kept_says_so(tmp_path):
             replay(folder)
 
 
-GOOD = {"budget": {"updates": 10}}
 ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
 
 
@@ -278,11 +275,6 @@ def test_dpzv_knows_no_epsilon_against_its_server():
     }
     with pytest.raises(SpecError, match=r'budget.adversary: "server" is trusted'):
         parse(tree, "x.toml")
-
-
-def test_a_summing_head_needs_as_many_numbers_as_classes():
-    with pytest.raises(SpecError, match=r"model\.embedding: wanted 10, the number of classes"):
-        prepare_vertical(scenarios.load("vafl_digits", ["model.embedding=3"]))
 
 
 def test_noise_in_layers_that_a_model_has_not_is_refused():

@@ -1,7 +1,5 @@
 """Batches by coins of the operating system's: not those of the seed, kept for the operator, the same when resumed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

@@ -1,5 +1,3 @@
-"""Whole runs under the compiled engine: on record, computed again, without torch, and as accurate as under torch."""
-
 from __future__ import annotations
 
 import json
@@ -100,21 +98,34 @@ def test_the_parties_work_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("name", "overrides", "words"),
     [
         (
-            ("model.engine=compiled", "model.bottom=cnn", "model.hidden=[4]"),
+            "digits_dpzv",
+            ("compiled", "model.bottom=cnn", "model.hidden=[4]"),
             'cannot run model.bottom = "cnn"',
         ),
-        (("model.engine=compiled", "resources.server_gpus=0.5"), "cannot run on a GPU"),
-        (("model.engine=fast",), "wanted 'auto', 'torch', 'compiled' or 'compiled_head'"),
+        ("digits_dpzv", ("compiled", "resources.server_gpus=0.5"), "cannot run on a GPU"),
+        ("digits_dpzv", ("compiled_head", "resources.server_gpus=0.5"), "cannot run on a GPU"),
+        ("digits_dpzv", ("fast",), "wanted 'auto', 'torch', 'compiled' or 'compiled_head'"),
+        (
+            "digits_decomfl",
+            ("compiled", "model.kind=cnn_mnist"),
+            'cannot run model.kind = "cnn_mnist"; it runs model.kind = "mlp" or "logistic"',
+        ),
+        (
+            "digits_decomfl",
+            ("compiled", "resources.host_gpus=0.5"),
+            "cannot run on a GPU (resources.host_gpus)",
+        ),
     ],
 )
 def test_an_engine_that_cannot_run_the_model_ends_with_status_2(
-    overrides: tuple[str, ...], words: str
+    name: str, overrides: tuple[str, ...], words: str
 ) -> None:
-    options = [item for override in overrides for item in ("--set", override)]
-    result = CliRunner().invoke(app, ["run", "digits_dpzv", *options])
+    engine, *rest = overrides
+    options = [item for override in (f"model.engine={engine}", *rest) for item in ("--set", override)]
+    result = CliRunner().invoke(app, ["run", name, *options])
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.output.split())
     assert "model.engine" in result.output
@@ -145,13 +156,6 @@ def test_a_run_with_a_compiled_head_resumes_to_the_same_digest(tmp_path: Path) -
     run_prepared(prepare(spec), tmp_path / "run", until=25)
     experiment, folder, _ = resuming(tmp_path / "run")
     assert run_prepared(experiment, folder).summary["digest"] == whole.summary["digest"]
-
-
-def test_a_head_that_kernels_cannot_run_ends_with_status_2() -> None:
-    given = ("--set", "model.engine=compiled_head", "--set", "resources.server_gpus=0.5")
-    result = CliRunner().invoke(app, ["run", "digits_dpzv", *given])
-    assert result.exit_code == 2, result.output
-    assert "cannot run on a GPU" in " ".join(result.output.split())
 
 
 @pytest.mark.slow

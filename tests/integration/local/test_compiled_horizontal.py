@@ -1,5 +1,3 @@
-"""Horizontal runs under the compiled engine: on record, continued, rebuilt, re-derived, as accurate as under torch."""
-
 from __future__ import annotations
 
 import os
@@ -11,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.data.horizontal import batch_rows
@@ -22,7 +19,6 @@ from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.seeded import round_seeds
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.zo import philox
-from scenarios.cli import app
 from tests.helpers.small_horizontal import SEEDED, small
 
 WITHOUT_TORCH = """
@@ -82,23 +78,6 @@ def test_auto_takes_it_and_its_ledger_rebuilds_the_same_bits(kind: str, tmp_path
 def test_threads_and_the_rest_of_the_cohort_move_no_bits(kind: str) -> None:
     one, three = (scenarios.run(small(kind, f"resources.threads={n}")).summary for n in (1, 3))
     assert (one["digest"], one["model_digest"]) == (three["digest"], three["model_digest"])
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (
-            ("model.kind=cnn_mnist",),
-            'cannot run model.kind = "cnn_mnist"; it runs model.kind = "mlp" or "logistic"',
-        ),
-        (("resources.host_gpus=0.5",), "cannot run on a GPU (resources.host_gpus)"),
-    ],
-)
-def test_what_it_cannot_run_ends_with_status_2(overrides: tuple[str, ...], words: str) -> None:
-    given = ("model.engine=compiled", *overrides)
-    result = CliRunner().invoke(app, ["run", "digits_decomfl", *(o for g in given for o in ("--set", g))])
-    assert result.exit_code == 2, result.output
-    assert words in " ".join(result.output.split())
 
 
 def test_auto_leaves_larger_models_to_torch() -> None:

@@ -1,7 +1,3 @@
-"""What CONTRIBUTING.md tells somebody who adds a method is tried as it stands there."""
-
-from __future__ import annotations
-
 import importlib
 import re
 import sys

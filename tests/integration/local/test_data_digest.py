@@ -1,7 +1,5 @@
 """The data's digest: no oracle for a label without the operator's key, and still what tells a run's data."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,3 @@
-"""The papers' scenarios, run from small files of the real formats."""
-
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

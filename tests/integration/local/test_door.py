@@ -1,5 +1,3 @@
-"""A user's own model, data and method, from Python and from TOML."""
-
 from __future__ import annotations
 
 import hashlib

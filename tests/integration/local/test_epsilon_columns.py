@@ -1,7 +1,5 @@
 """ε of release rows, made of all rows at once when they are drained, against ε solved for after every release."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

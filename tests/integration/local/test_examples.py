@@ -1,5 +1,3 @@
-"""The files in examples/ run as they are."""
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """The films: a pretrained language model from packages, trained by seeds and scalars. Quotes no review."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections import Counter

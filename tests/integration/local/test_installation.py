@@ -1,5 +1,3 @@
-"""What an installation brings: public names, types, extras; and what runs without the libraries of an extra or Ray."""
-
 from __future__ import annotations
 
 import inspect

@@ -1,7 +1,3 @@
-"""The page of a run while it is made: it follows the record, on this machine alone, and leaves nothing behind."""
-
-from __future__ import annotations
-
 import http.client
 import re
 import signal

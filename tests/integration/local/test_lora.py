@@ -1,5 +1,3 @@
-"""Adapters beside the frozen layers of a user's own model, in whole runs."""
-
 from __future__ import annotations
 
 import json

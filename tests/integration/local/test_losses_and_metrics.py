@@ -1,7 +1,3 @@
-"""Runs with other losses and own metrics: labels stay what they are, measures are rows, reports and columns."""
-
-from __future__ import annotations
-
 import math
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The comparisons that need no files: every method of each, in each form that it has there, makes a few updates."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,5 +1,3 @@
-"""What happens to a run of a user's model whose initial.npz is missing or damaged."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""Runs that start from a user's weights."""
-
 from __future__ import annotations
 
 import pickle

@@ -1,7 +1,3 @@
-"""Runs along rank-one directions and with groups of parameters: rebuilt, replayed, stopped and resumed, to the bit."""
-
-from __future__ import annotations
-
 import json
 
 import numpy as np

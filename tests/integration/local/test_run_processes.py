@@ -1,5 +1,3 @@
-"""Runs of a comparison in processes of this machine: the bits of one process, with or without a lost process."""
-
 from __future__ import annotations
 
 import multiprocessing

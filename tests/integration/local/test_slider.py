@@ -1,7 +1,5 @@
 """The page's slider: each update as the rows, the ledger and `raydpzv step` have it; of private runs what may leave."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,5 +1,3 @@
-"""Runs of privacy.mode = "proved": what is counted, what is kept, and that they go on and are computed again."""
-
 from __future__ import annotations
 
 import json

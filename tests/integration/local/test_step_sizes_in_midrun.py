@@ -1,7 +1,5 @@
 """`method.lr_at`, `method.server_lr_at`: each party takes its step sizes, with either engine and every kind of head."""
 
-from __future__ import annotations
-
 import pytest
 
 import scenarios

@@ -1,7 +1,3 @@
-"""Slow clients: the same clocks for every protocol, immediate clients, their privacy plan, contradictory settings."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

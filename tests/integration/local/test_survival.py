@@ -1,5 +1,3 @@
-"""Runs on survival times: the Cox loss with users and without, concordance on record, what is refused."""
-
 from __future__ import annotations
 
 import math

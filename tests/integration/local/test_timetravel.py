@@ -1,7 +1,3 @@
-"""A run, update by update: models and scores of each moment, and the run without one of its clients."""
-
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

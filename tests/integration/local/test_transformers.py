@@ -1,5 +1,3 @@
-"""Seven architectures of transformers, from their configurations, learned by seeds and scalars."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

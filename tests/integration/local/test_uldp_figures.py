@@ -1,7 +1,5 @@
 """The comparisons of Uldp-FL's figures 4 to 8 and 10, run from small files of the real formats."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""privacy.mode = "user" in whole runs: noise and account of every method, budgets, resume, refusals."""
-
 from __future__ import annotations
 
 import dataclasses

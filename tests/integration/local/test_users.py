@@ -1,5 +1,3 @@
-"""Scenarios of users: columns that name them, and what is refused before anything runs."""
-
 from __future__ import annotations
 
 from pathlib import Path

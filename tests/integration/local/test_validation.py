@@ -1,7 +1,3 @@
-"""Validation rows: held out of the training rows, scored at every evaluation, and what chooses the best model."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

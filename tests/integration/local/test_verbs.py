@@ -1,5 +1,3 @@
-"""The public functions take a scenario object, and a run that Ctrl-C stopped resumes."""
-
 from __future__ import annotations
 
 import inspect

@@ -1,5 +1,3 @@
-"""What docs/watching.md shows runs as it stands."""
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,3 @@
-"""The benchmark that kills ends of connections, in the tests' Ray."""
-
-from __future__ import annotations
-
 import pytest
 import ray
 

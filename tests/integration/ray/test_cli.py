@@ -1,7 +1,3 @@
-"""The command line with Ray."""
-
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,3 @@
-"""A cluster of another Ray or Python is named as that, before Ray tries to join it."""
-
-from __future__ import annotations
-
 import json
 import platform
 

@@ -1,7 +1,3 @@
-"""A run on actors waits for its listener at each evaluation, and ends if the listener says so."""
-
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,3 @@
-"""Clusters that grow while a run waits: a second machine joins, or an autoscaler starts one for what is asked."""
-
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,5 +1,3 @@
-"""A driver that is killed, at whatever moment, leaves no process of its Ray behind."""
-
 from __future__ import annotations
 
 import os

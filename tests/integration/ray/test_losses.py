@@ -1,7 +1,5 @@
 """Runs on Ray that lose a process resume to the bits of whole runs, continue in a new segment, or end in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,3 @@
-"""A cluster of two machines loses one in the midst of a run, which continues without it."""
-
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,3 @@
-"""Ray's metrics endpoint shows the values that a run's rows give."""
-
-from __future__ import annotations
-
 import re
 import time
 import urllib.request

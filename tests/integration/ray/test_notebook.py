@@ -1,7 +1,5 @@
 """One program as a script, from standard input and in a notebook's cells, here and on actors, which all end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""A user's own model and data on actors that cannot import them."""
-
 from __future__ import annotations
 
 import threading

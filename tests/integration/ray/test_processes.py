@@ -1,7 +1,3 @@
-"""Actors' processes: their imports before they work, the making of their objects, and their end."""
-
-from __future__ import annotations
-
 import json
 import os
 import subprocess

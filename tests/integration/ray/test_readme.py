@@ -1,5 +1,3 @@
-"""The README's Python runs as it stands."""
-
 from __future__ import annotations
 
 import re

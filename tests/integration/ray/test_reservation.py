@@ -1,7 +1,3 @@
-"""Places that are reserved on a real cluster, of one machine."""
-
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,3 @@
-"""Runs of a comparison on actors: the bits of one process, with or without a lost actor."""
-
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,3 @@
-"""Runs on actors whose folder is uploaded to a storage."""
-
-from __future__ import annotations
-
 import pytest
 
 import raydpzv

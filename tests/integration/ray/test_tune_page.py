@@ -1,5 +1,3 @@
-"""The page on searches: every command, space file and Python line on it runs."""
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """ASHA that promotes, on Ray Tune: one at a time as without Ray, side by side within its share, stopped and gone on."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

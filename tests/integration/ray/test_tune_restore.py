@@ -1,7 +1,5 @@
 """A user's own Tuner, killed in mid-trial, resumes from the trials' checkpoints; so do failures and Tune's own PBT."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,3 @@
-"""Searches on Ray Tune: the bits of single runs, ASHA, interruptions."""
-
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace

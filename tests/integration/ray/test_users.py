@@ -1,5 +1,3 @@
-"""Users' sums on actors: the bits of one process, a silo whose keys are lost, and what the server gets to see."""
-
 from __future__ import annotations
 
 import dataclasses

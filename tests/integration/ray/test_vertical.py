@@ -1,7 +1,3 @@
-"""Vertical runs on real actors: a proved epsilon, the clients' clocks, and what cannot be placed."""
-
-from __future__ import annotations
-
 import time
 from itertools import islice, pairwise
 

@@ -1,5 +1,3 @@
-"""Checkpoints of clients whom a ledger rebuilds do not grow with their models."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What keeps a horizontal run from going on, or from starting, and that it is named."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""Runs of every method, stopped and killed in turn, come to the bits of an uninterrupted run."""
-
 from __future__ import annotations
 
 import errno

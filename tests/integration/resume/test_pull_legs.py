@@ -1,7 +1,5 @@
 """Asynchronous horizontal runs under the wall clock that were killed go on after the last update of their ledger."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

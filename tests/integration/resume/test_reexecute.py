@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shutil
 
 import numpy as np
@@ -7,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import scenarios
-from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.errors import InputError, ReplayMismatch
 from raydpzv.experiment.rebuild import replay
 from tests.helpers.kills import kill_at
 
@@ -109,11 +107,6 @@ def test_a_killed_run_is_replayed_as_far_as_its_last_checkpoint(small, tmp_path)
     assert {name: x.tobytes() for name, x in killed.models.items()} == {
         name: x.tobytes() for name, x in whole.models.items()
     }
-
-
-def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(DataError, match="not a run folder"):
-        replay(tmp_path)
 
 
 def test_the_whole_part_of_a_record_with_services_missing_at_its_end_is_replayed(small, tmp_path):

@@ -1,7 +1,3 @@
-"""Runs whose folder is in a storage: lost with their machine, and resumed by another one or refused."""
-
-from __future__ import annotations
-
 import shutil
 
 import pytest

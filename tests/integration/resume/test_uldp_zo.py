@@ -1,5 +1,3 @@
-"""ULDP-ZO from its ledger: models rebuilt, runs that go on, and nothing that is released twice."""
-
 from __future__ import annotations
 
 import shutil

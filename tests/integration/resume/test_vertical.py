@@ -1,7 +1,3 @@
-"""Runs that were stopped or killed go on to the bits of an uninterrupted one, and lose no release."""
-
-from __future__ import annotations
-
 import json
 import shutil
 import signal

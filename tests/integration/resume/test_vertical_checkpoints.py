@@ -1,7 +1,3 @@
-"""Vertical runs that continue from checkpoints: the same bits, no release lost."""
-
-from __future__ import annotations
-
 import shutil
 
 import pyarrow as pa

@@ -1,7 +1,3 @@
-"""What is not continued: another scenario, other data, damaged or missing rows, a folder in use."""
-
-from __future__ import annotations
-
 import shutil
 
 import pyarrow.parquet as pq
@@ -56,24 +52,6 @@ def test_a_changed_scenario_is_neither_continued_nor_replayed(stopped, edit, sai
     for again in (resuming, replay):
         with pytest.raises(InputError, match=said):
             again(stopped)
-
-
-def test_changed_data_are_found_out(tmp_path):
-    table = tmp_path / "table.csv"
-    table.write_text("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(80)))
-    overrides = ["data.source=csv", f"data.file={table}", "data.target=label", "split.how=columns"]
-    spec = scenarios.load("frozen", [*overrides, "split.clients=2", "method.batch=8", "budget.updates=20"])
-    scenarios.run(spec, tmp_path / "run")
-    table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
-    with pytest.raises(InputError, match="the data changed"):
-        replay(tmp_path / "run")
-
-
-def test_a_folder_is_written_by_one_process_at_a_time(stopped):
-    _, folder, _ = resuming(stopped)
-    with folder, pytest.raises(InputError, match="another process is writing this run"):
-        resuming(stopped)
-    resuming(stopped)[1].__exit__()
 
 
 def test_missing_and_damaged_parts_are_named(small, tmp_path):

@@ -1,7 +1,5 @@
 """Runs under the wall clock that were killed go on as new legs: nothing acknowledged is lost, nothing made twice."""
 
-from __future__ import annotations
-
 import math
 import random
 import signal

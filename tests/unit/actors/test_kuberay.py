@@ -1,7 +1,5 @@
 """The manifest of a RayJob, held against KubeRay's own schema and the rules that its operator adds."""
 
-from __future__ import annotations
-
 import copy
 import re
 

@@ -1,7 +1,3 @@
-"""Memory that bundles carry, without a Ray."""
-
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,7 +1,3 @@
-"""The arithmetic of shares, without a Ray."""
-
-from __future__ import annotations
-
 import pytest
 
 import scenarios

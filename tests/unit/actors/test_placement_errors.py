@@ -1,5 +1,3 @@
-"""Messages about clusters that lack resources, without a Ray."""
-
 from __future__ import annotations
 
 import re

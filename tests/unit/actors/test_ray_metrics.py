@@ -1,7 +1,5 @@
 """Ray's metrics are the fold of the rows, however these are cut into parts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

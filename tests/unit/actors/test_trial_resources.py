@@ -1,7 +1,3 @@
-"""A trial's resources against the cluster's, checked before anything starts."""
-
-from __future__ import annotations
-
 import pytest
 
 import scenarios

@@ -1,7 +1,5 @@
 """A trial's run pauses at each evaluation until Tune lets it continue, and ends when Tune stops it."""
 
-from __future__ import annotations
-
 import math
 import threading
 

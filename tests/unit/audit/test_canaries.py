@@ -1,5 +1,3 @@
-"""Canaries: which records, and what becomes of them in the table as it was read."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The likelihood ratio of two labels, against densities."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.stats import norm
 

@@ -1,7 +1,5 @@
 """The final model as an outsider evaluates it, against the run's own evaluation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

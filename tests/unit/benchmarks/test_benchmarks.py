@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import pickle
 import time
 
 import numpy as np
@@ -39,6 +41,21 @@ def test_memory_finishes_and_its_two_opinions_are_the_closed_form(monkeypatch, t
         assert found["variants"][name]["peak_bytes_second_opinion"] == pytest.approx(factor * size, rel=0.03)
         assert found["variants"][name]["peak_bytes"] == pytest.approx(factor * size, rel=0.1, abs=3e6)
     assert found["variants"]["DPZV"]["over_first_order"] < 1
+
+
+def test_struck_actors_take_the_place_of_each_class_that_is_killed(monkeypatch):
+    kills = module("lane_kills", monkeypatch)
+    assert len(kills.CLASSES) == 5
+    for place, cls, how in kills.CLASSES.values():
+        started, changed = [], type(cls.__name__, (how, cls), {})
+        here = importlib.import_module(place)
+        monkeypatch.setattr(here, "start", lambda *arguments, to=started: to.append(arguments))
+        with kills.starting(place, cls, changed):
+            here.start(cls, {"ctl": 1})
+            here.start(int)
+            assert pickle.loads(pickle.dumps(cls)) is cls, "super() fails in a class that travels by value"
+        here.start(cls)
+        assert started == [(changed, {"ctl": 1}), (int,), (cls,)]
 
 
 def test_a_kernel_benchmark_needs_neither_pydantic_nor_ray():

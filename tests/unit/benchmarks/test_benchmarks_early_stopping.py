@@ -1,7 +1,5 @@
 """The replays of schedulers on curves: what each makes of trials whose order never changes, and where it does."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The loops that sizes are compared with take the updates they say; the benchmark runs."""
-
 from __future__ import annotations
 
 from itertools import islice

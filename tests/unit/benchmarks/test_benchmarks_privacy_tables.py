@@ -1,7 +1,3 @@
-"""The tables of the privacy page, and the one that several pages share."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of results: each part by its command, its figures those of the comparison's table."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,3 @@
-"""From a grid file to its runs, and from their validation accuracies to a comparison file."""
-
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,3 @@
-"""From a comparison file, or the command line, to the runs it asks for."""
-
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_comparison_file, resolved

@@ -1,7 +1,5 @@
 """Entrants of the program's comparisons, held against what papers print."""
 
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.compare import printed

@@ -1,7 +1,5 @@
 """What may not pass as a result: runs of another scenario, other data, damaged folders, runs that ended early."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import threading

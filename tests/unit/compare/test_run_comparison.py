@@ -1,7 +1,5 @@
 """The runs of a comparison, one by one: what is kept, continued or made again, and what is read from them."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import threading

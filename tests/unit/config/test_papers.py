@@ -1,7 +1,5 @@
 """The scenarios page: held against the files, and no difference without a reason."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

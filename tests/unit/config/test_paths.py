@@ -1,7 +1,3 @@
-"""Where paths of data count from, and what is left of a scenario without them."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

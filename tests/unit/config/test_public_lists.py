@@ -1,7 +1,3 @@
-"""What a scenario says of labels and categories: which lists are public, and which setting is missing."""
-
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner
 

@@ -1,5 +1,3 @@
-"""`--set key=none` unsets a setting that may be left out, and nothing else."""
-
 from __future__ import annotations
 
 import typing

@@ -1,7 +1,3 @@
-"""Cells that are none: which file, line and column."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,3 @@
-"""What the columns of one's own table hold."""
-
-from __future__ import annotations
-
 import datetime
 import math
 

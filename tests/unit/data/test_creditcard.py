@@ -1,7 +1,5 @@
 """Creditcard: divided, standardised and thinned, recomputed from the file by another way."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split

@@ -1,7 +1,5 @@
 """HeartDisease: both forms of the files give the same records, divided as scikit-learn and pandas would."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split

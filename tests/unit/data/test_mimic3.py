@@ -1,7 +1,3 @@
-"""Time series of the MIMIC-III benchmark's files."""
-
-from __future__ import annotations
-
 import csv
 
 import pytest

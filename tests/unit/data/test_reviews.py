@@ -1,5 +1,3 @@
-"""Amazon Review Polarity from small files of its two real forms."""
-
 from __future__ import annotations
 
 import bz2

@@ -1,7 +1,5 @@
 """TcgaBrca: every patient where its fold says, whatever the order of either file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Which engine a run gets, and what "compiled" says where it cannot be."""
-
 from __future__ import annotations
 
 import pytest

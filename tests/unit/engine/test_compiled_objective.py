@@ -111,7 +111,7 @@ def test_a_clients_bits_do_not_depend_on_the_others_on_blocks_or_on_the_number_o
         np.testing.assert_array_equal(ours.losses(at, us[:2], 1e-3, [batch])[0], together[m, :2])
     np.testing.assert_array_equal(ours.losses(at, us, 1e-3, rows[::-1])[::-1], together)
     assert ours.losses_at(at, rows).tolist() == [ours.loss(at, batch) for batch in rows]
-    monkeypatch.setattr("raydpzv.engine.compiled_objective._POINT_FLOATS", 2 * ours.size)
+    monkeypatch.setattr("raydpzv.engine.compiled_objective._DIRECTION_FLOATS", 2 * ours.size)
     np.testing.assert_array_equal(ours.losses(at, us, 1e-3, rows), together)
 
 

@@ -1,7 +1,5 @@
 """Measures of held-out rows against scikit-learn, and what own metrics may return."""
 
-from __future__ import annotations
-
 import math
 import sys
 

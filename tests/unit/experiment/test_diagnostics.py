@@ -1,7 +1,5 @@
 """Runs that did not fail and are no good: one class nearly everywhere, far below their own best."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,5 +1,3 @@
-"""Whether a run draws fresh noise, and what its summary is made from."""
-
 from __future__ import annotations
 
 import time

@@ -1,7 +1,3 @@
-"""The ledger of a DPZV run: what it holds, when it is written, and what follows from it alone."""
-
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import threading
@@ -177,12 +175,6 @@ def test_an_existing_run_is_never_overwritten(small, tmp_path):
     assert (tmp_path / "run" / "summary.json").read_text() == before
 
 
-def test_an_output_folder_that_cannot_be_made(small, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot write the run folder"):
-        scenarios.run(small(), tmp_path / "file" / "run")
-
-
 def test_an_unknown_runner(small):
     with pytest.raises(SpecError, match=r'unknown runner "rya". Did you mean "ray"\?'):
         scenarios.run(small(), runner="rya")  # type: ignore[arg-type]
@@ -247,15 +239,6 @@ def test_a_wall_run_that_breaks_off_leaves_no_client_running(small):
     with pytest.raises(Planted, match="planted"):
         scenarios.run(spec, progress=fail)
     assert threading.active_count() == before
-
-
-def test_a_wall_run_whose_trace_ends_says_so(small, tmp_path):
-    trace = tmp_path / "trace.csv"
-    trace.write_text("client,time\n0,0.05\n1,0.1\n2,0.12\n3,0.13\n")
-    spec = small("clock.kind=wall", "arrivals.kind=trace", f"arrivals.file={trace}")
-    run = scenarios.run(spec)
-    assert run.summary["updates"] == 4
-    assert run.summary["stopped_by"] == "no client wakes any more: the arrivals have ended"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A writer killed by the operating system at random moments: nothing acknowledged is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

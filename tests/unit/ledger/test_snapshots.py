@@ -1,5 +1,3 @@
-"""Snapshots: the newest that may be used, atomically, and damage that is named."""
-
 from __future__ import annotations
 
 import os

@@ -1,7 +1,5 @@
 """Nothing outside a method's own file asks which method it is, and the program's words are the field's."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

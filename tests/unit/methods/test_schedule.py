@@ -1,7 +1,3 @@
-"""Quantities that change at given rounds, and complaints about changes out of order."""
-
-from __future__ import annotations
-
 import pytest
 
 import scenarios

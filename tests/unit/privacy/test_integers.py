@@ -1,5 +1,3 @@
-"""The table of a sound setting: every row complete, amplified or not, and nothing for the server."""
-
 from __future__ import annotations
 
 import dataclasses

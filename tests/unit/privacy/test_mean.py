@@ -218,14 +218,6 @@ def test_verdict_of_a_proved_run_says_what_it_leaves_out() -> None:
     assert "target" not in verdict(replace(BASE, sigma=modest)).text
 
 
-def test_an_epsilon_above_ten_is_proved_and_not_private() -> None:
-    weak = verdict(replace(BASE, sigma=SIGMA / 4))
-    assert (weak.private, weak.proved) == (False, True)
-    assert weak.headline().startswith("NOT PRIVATE: no useful ε is proved.")
-    proved = row(replace(BASE, sigma=SIGMA / 4), "client")
-    assert f"{proved.epsilon:.4g}" not in weak.text, "a large number is no headline"
-
-
 def test_a_delta_above_one_over_the_rows_is_said() -> None:
     assert not any("1/D" in clause for clause in BASE.caveats())
     assert any("D·δ = 60" in clause for clause in replace(BASE, rows=60_000, delta=1e-3).caveats())

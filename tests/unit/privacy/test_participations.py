@@ -1,7 +1,5 @@
 """Counted participations against a Counter, and what a batch may not hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The table and the verdict of one user: rows, relations, what each says, and what takes all claims away."""
-
 from __future__ import annotations
 
 import itertools

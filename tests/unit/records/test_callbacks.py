@@ -1,7 +1,3 @@
-"""Who watches a run hears what its rows say, in order, and cannot end it."""
-
-from __future__ import annotations
-
 import math
 
 import pyarrow as pa

@@ -1,7 +1,3 @@
-"""What is written besides the record says what the record says."""
-
-from __future__ import annotations
-
 import csv
 import json
 import math

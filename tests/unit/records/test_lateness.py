@@ -1,5 +1,3 @@
-"""Folds over times: missed updates, model ages, interruptions, silent clients, and clocks that differ."""
-
 from __future__ import annotations
 
 import math

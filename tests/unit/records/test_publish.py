@@ -1,7 +1,5 @@
 """Which parts of a private run's record leave, by the adversary that its proved rows speak of."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import scenarios
-from raydpzv.errors import DataError, InputError, RaydpzvError, SpecError
+from raydpzv.errors import DataError, InputError, RaydpzvError
 from raydpzv.experiment.rebuild import replay
-from raydpzv.experiment.resuming import continued, resuming
+from raydpzv.experiment.resuming import continued
 from raydpzv.records import run_writer, secrets_file
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
@@ -174,12 +174,6 @@ def test_a_part_without_a_number_is_damage(finished):
             RunFolder.open(finished).rows()
     finally:
         stray.unlink()
-
-
-def test_only_the_place_of_the_data_can_be_given_anew(finished):
-    for read in (lambda: replay(finished, moved=["method.lr=1"]), lambda: resuming(finished, ["seed=2"])):
-        with pytest.raises(SpecError, match=r"a run on record keeps its settings; only data\.folder"):
-            read()
 
 
 @pytest.mark.parametrize(

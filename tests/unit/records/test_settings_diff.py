@@ -1,7 +1,3 @@
-"""Which setting of a run on record is another one than what is asked for."""
-
-from __future__ import annotations
-
 import pytest
 
 import scenarios

@@ -1,5 +1,3 @@
-"""What writing rows takes of memory goes back."""
-
 from __future__ import annotations
 
 from pathlib import Path

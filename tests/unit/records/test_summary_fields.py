@@ -1,7 +1,3 @@
-"""Words on record stay; people are shown others."""
-
-from __future__ import annotations
-
 from raydpzv.experiment.diagnostics import CONSTANT, DIVERGED, SHARE
 from raydpzv.records.summary_fields import shown
 from raydpzv.sim.virtual import NOBODY_WAKES

@@ -1,7 +1,3 @@
-"""Trackers get the scalars that the rows hold, and the settings."""
-
-from __future__ import annotations
-
 import json
 import pathlib
 import sqlite3

@@ -1,5 +1,3 @@
-"""The files and the page of a comparison."""
-
 from __future__ import annotations
 
 import math

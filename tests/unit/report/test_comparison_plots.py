@@ -1,5 +1,3 @@
-"""The pictures of a comparison: what is drawn, and what is said where it is not."""
-
 from __future__ import annotations
 
 import math

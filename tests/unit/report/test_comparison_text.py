@@ -1,5 +1,3 @@
-"""The tables of a comparison, by hand."""
-
 from __future__ import annotations
 
 import math

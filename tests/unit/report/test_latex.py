@@ -1,5 +1,3 @@
-"""Tables for papers."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""What pages draw: thinned honestly, and joined where there is too much of it."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""A run's settings beside the defaults, and the command that makes it again."""
-
 from __future__ import annotations
 
 import shlex

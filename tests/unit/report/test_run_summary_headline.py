@@ -1,7 +1,5 @@
 """The first line of a run or a scenario: PRIVATE or NOT PRIVATE before any number, accuracy, ε in words."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,3 @@
-"""One row per client: uploads, bytes, rates asked and achieved, staleness."""
-
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,3 @@
-"""Heads of console tables stay whole at every width."""
-
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

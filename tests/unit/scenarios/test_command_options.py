@@ -1,5 +1,3 @@
-"""The options of a search, written as a command line."""
-
 from __future__ import annotations
 
 from dataclasses import fields

@@ -1,7 +1,3 @@
-"""How a command ends."""
-
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.errors import RunError

@@ -1,7 +1,3 @@
-"""Commands that are dataclasses: each has a function that takes it, and each of its fields has a help."""
-
-from __future__ import annotations
-
 import importlib
 from typing import get_type_hints
 

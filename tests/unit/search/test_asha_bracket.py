@@ -1,7 +1,3 @@
-"""Which trial continues from a rung, when a new one begins, and what the share of updates allows."""
-
-from __future__ import annotations
-
 import heapq
 import math
 

@@ -1,7 +1,5 @@
 """ε of a whole search, against accounts that were not derived from it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

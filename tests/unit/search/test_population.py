@@ -1,7 +1,3 @@
-"""Who continues from whom, with which step sizes, and what no population can be made of."""
-
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,3 @@
-"""`raydpzv.tune`: a search of a scenario object, in this process."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from torch import nn

@@ -1,7 +1,3 @@
-"""Space files: what is read, drawn and refused."""
-
-from __future__ import annotations
-
 import math
 import tomllib
 

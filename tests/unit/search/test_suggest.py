@@ -1,15 +1,12 @@
 """Points that Optuna chooses: inside the space, the same again, and nearer to what did well."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
-import sys
 
 import pytest
 
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import SpecError
 from raydpzv.search.space import MOST_TRIALS, Dimension
 from raydpzv.search.suggest import RANDOM_FIRST, check_space, suggested
 
@@ -82,9 +79,3 @@ def test_a_grid_and_too_many_trials_are_refused():
     with pytest.raises(SpecError, match="--samples: wanted at most 2,000"):
         check_space(SPACE, MOST_TRIALS + 1)
     check_space(SPACE, MOST_TRIALS)
-
-
-def test_without_optuna_one_line_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match=r"Optuna is not installed: pip install 'raydpzv\[optuna\]', or"):
-        suggested(SPACE, [], 1, 0, higher=True, accepts=lambda point: True)

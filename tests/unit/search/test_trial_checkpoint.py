@@ -1,5 +1,3 @@
-"""Copies of a trial's run: taken at an evaluation, resumed where the folder is lost, continued by another trial."""
-
 from __future__ import annotations
 
 import threading

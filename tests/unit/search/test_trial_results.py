@@ -1,7 +1,3 @@
-"""What a search comes to: rows of finished, stopped, skipped and broken trials, and the choice among them."""
-
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Files of named tensors, against the safetensors library both ways, and files that are cut or lie."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The run's clock over legs: it never goes back, whatever the machines' clocks say."""
 
-from __future__ import annotations
-
 import pytest
 
 import scenarios

@@ -1,7 +1,5 @@
 """The cut of a wall-clock run: what the next leg begins with of messages under way, and how it catches up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,3 @@
-"""What a client is called in reports, in messages and on the command line."""
-
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.errors import InputError

@@ -1,5 +1,3 @@
-"""What each client has done, as a live view asks for it."""
-
 from __future__ import annotations
 
 import math

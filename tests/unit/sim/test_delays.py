@@ -1,7 +1,5 @@
 """Poisson delays: VAFL's rule for logistic regression, Section G.2."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Clients that pull when they wake: the order of events, staleness, lateness, executors."""
-
 from __future__ import annotations
 
 import math

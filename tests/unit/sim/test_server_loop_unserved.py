@@ -1,7 +1,5 @@
 """Uploads that come when the run is over: anyone who sees them has what they release, so they are accounted for."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,3 @@
-"""Clients without an activation clock, under both clocks."""
-
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,3 @@
-"""Folders on file systems of pyarrow's."""
-
-from __future__ import annotations
-
 import os
 import stat
 

@@ -1,7 +1,5 @@
 """One writer, by a lease that a dead one loses."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

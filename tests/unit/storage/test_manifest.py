@@ -1,7 +1,5 @@
 """Manifests: the newest complete one counts, and says whether another machine may resume from it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

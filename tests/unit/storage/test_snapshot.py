@@ -1,7 +1,3 @@
-"""What a folder holds at a moment, while others write it."""
-
-from __future__ import annotations
-
 import os
 import shutil
 

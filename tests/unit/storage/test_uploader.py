@@ -1,7 +1,3 @@
-"""Upload a folder in the background: retries, failures for good, and the lease."""
-
-from __future__ import annotations
-
 import threading
 import warnings
 from dataclasses import replace

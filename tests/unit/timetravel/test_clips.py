@@ -1,5 +1,3 @@
-"""Which records a clip cuts: those whose slopes it changes."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""A ranking in lines: its two ends, or all of it."""
-
 from __future__ import annotations
 
 import math

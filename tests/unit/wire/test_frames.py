@@ -1,7 +1,3 @@
-"""Bodies as self-describing bytes: every class there and back, and bytes that are none."""
-
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np

@@ -1,7 +1,3 @@
-"""A client and the server's answers in one process, on sockets and by calls."""
-
-from __future__ import annotations
-
 import math
 import threading
 from functools import partial

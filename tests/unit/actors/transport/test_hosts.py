@@ -1,7 +1,3 @@
-"""Hosts whose clients pull, on sockets and by calls, and hosts that break the protocol."""
-
-from __future__ import annotations
-
 import threading
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Tasks and their results, on sockets and by calls: order, errors, sizes, lost actors, both ends sending at once."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

@@ -1,7 +1,5 @@
 """The answering end of sockets: strangers, floods, many clients at once, and its end."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import sys

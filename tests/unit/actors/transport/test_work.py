@@ -1,7 +1,3 @@
-"""Frames between server and hosts: they arrive as they were sent, and other bytes are the named error."""
-
-from __future__ import annotations
-
 import math
 
 import numpy as np

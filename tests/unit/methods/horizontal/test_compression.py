@@ -1,5 +1,3 @@
-"""Whole, 8-bit and sparse updates: sizes by formula, errors within bounds, nothing infinite gets lost."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

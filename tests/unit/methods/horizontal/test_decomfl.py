@@ -1,5 +1,3 @@
-"""The servers: seeds, rounds, asynchronous updates, refusals."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

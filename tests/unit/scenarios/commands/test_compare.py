@@ -1,7 +1,3 @@
-"""A comparison without values of ε says whose noise it leaves out."""
-
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.compare.file import resolved

@@ -1,7 +1,3 @@
-"""The list of all there is to run."""
-
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.config import catalog

@@ -1,7 +1,3 @@
-"""`raydpzv new`: what it asks of its options, and what it writes."""
-
-from __future__ import annotations
-
 import tomllib
 
 import pytest

@@ -1,7 +1,3 @@
-"""By which runner a run goes on where nobody says, and what is said while kernels compile."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
