@@ -48,7 +48,7 @@ def test_methods_are_tuned_over_as_many_combinations_each(films, monkeypatch):
     monkeypatch.chdir(FOLDER)
     files = [read_grid(FOLDER / f"{name}.toml") for name in ("films_grid", "mezo_grid")]
     tried = Counter(point.method for file in files for point in points(file))
-    assert len(tried) == 5
+    assert len(tried) == 6
     assert set(tried.values()) == {10}
     for file in files:
         specs = [line.spec for line in grid_comparison(file).lines]
