@@ -1,5 +1,3 @@
-"""A frozen prefix is computed once, kept by a digest of what it was made of, and read again."""
-
 from __future__ import annotations
 
 import json

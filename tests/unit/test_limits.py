@@ -1,5 +1,3 @@
-"""Errors that come of limits of the system are told apart from others, and open files are raised as far as may be."""
-
 import errno
 import resource
 

@@ -1,5 +1,3 @@
-"""`raydpzv search --scheduler pbt`: trials that copy better ones, replayed, killed, accounted for and run alone."""
-
 import json
 import re
 import shutil

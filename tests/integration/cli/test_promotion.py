@@ -1,5 +1,3 @@
-"""`raydpzv search --scheduler asha`: promoted trials and their bits, kills, the ε spent, and Ray Tune's rule."""
-
 import re
 import signal
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""`raydpzv search ... --storage URI`: a lost search resumes elsewhere, unless noise would be drawn twice."""
-
 import json
 import re
 import shutil

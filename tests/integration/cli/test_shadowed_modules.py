@@ -1,5 +1,3 @@
-"""A user's own `actors.py` or `scenarios` in her folder: ours are found all the same, or words say what to do."""
-
 from __future__ import annotations
 
 import os

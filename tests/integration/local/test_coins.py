@@ -1,5 +1,3 @@
-"""Batches by coins of the operating system's: not those of the seed, kept for the operator, the same when resumed."""
-
 import json
 import shutil
 import stat

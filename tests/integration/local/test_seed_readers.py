@@ -1,5 +1,3 @@
-"""The readers in examples/ give the bits of raydpzv, alone and for every vector, and find what is wrong."""
-
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,3 @@
-"""`method.lr_at`, `method.server_lr_at`: each party takes its step sizes, with either engine and every kind of head."""
-
 import pytest
 
 import scenarios

@@ -1,5 +1,3 @@
-"""The comparisons of Uldp-FL's figures 4 to 8 and 10, run from small files of the real formats."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""`raydpzv submit` and `ray job submit` against a local head: the ways a cluster user starts a run."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Runs on Ray that lose a process resume to the bits of whole runs, continue in a new segment, or end in one line."""
-
 import dataclasses
 import json
 import re

@@ -1,5 +1,3 @@
-"""One program as a script, from standard input and in a notebook's cells, here and on actors, which all end."""
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""A user's own Tuner, killed in mid-trial, resumes from the trials' checkpoints; so do failures and Tune's own PBT."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""Runs whose checkpoint contradicts their ledger resume from the one before it, else from the ledger alone."""
-
 from __future__ import annotations
 
 import re

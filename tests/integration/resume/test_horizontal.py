@@ -1,5 +1,3 @@
-"""Horizontal runs: stopped, killed and continued, always to the bits of the uninterrupted run; their bytes."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""Asynchronous horizontal runs under the wall clock that were killed go on after the last update of their ledger."""
-
 from collections import Counter
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a run of users is charged after kills: at least what all its legs released, or it does not go on."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Runs under the wall clock that were killed go on as new legs: nothing acknowledged is lost, nothing made twice."""
-
 import math
 import random
 import signal

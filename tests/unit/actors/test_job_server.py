@@ -77,28 +77,16 @@ def test_its_versions_are_compared_with_ours(dashboard):
     [
         ({"/api/version": {"ray_version": "2.51.2"}}, "wanted Ray 2.52 or newer there, got 2.51.2"),
         (metadata("3.10.2"), "wanted Python 3.11 or newer there, got 3.10.2"),
+        ({"/api/version": 401}, "wanted the cluster's token, got none or another one"),
+        ({"/api/version": 403}, "wanted the cluster's token, got none or another one"),
+        ({"/api/version": 404}, "something else answers there: HTTP 404"),
     ],
-    ids=["ray", "python"],
+    ids=["ray", "python", "no token", "wrong token", "no dashboard"],
 )
-def test_versions_that_are_too_old_are_refused(dashboard, answer, line):
+def test_an_address_that_takes_no_job_is_refused(dashboard, answer, line):
     address, answers = dashboard
     answers |= answer
     with pytest.raises(InputError, match=line):
-        JobServer(address)
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_token_that_is_missing_or_wrong_is_named(dashboard, status):
-    address, answers = dashboard
-    answers["/api/version"] = status
-    with pytest.raises(InputError, match="wanted the cluster's token, got none or another one"):
-        JobServer(address)
-
-
-def test_what_is_no_dashboard_is_named(dashboard):
-    address, answers = dashboard
-    answers["/api/version"] = 404
-    with pytest.raises(InputError, match="something else answers there: HTTP 404"):
         JobServer(address)
 
 

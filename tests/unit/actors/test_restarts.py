@@ -87,16 +87,11 @@ def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(
     )
 
 
-def test_a_run_without_an_account_notes_no_segments(tmp_path: Path) -> None:
-    with restarts(small_rounds("decomfl", "record.checkpoint_updates=2"), tmp_path / "run") as lost:
+@pytest.mark.parametrize(("method", "name"), [("decomfl", "begun_legs.json"), ("fedavg", "ledger")])
+def test_a_run_without_an_account_or_a_ledger_gets_none(tmp_path: Path, method: str, name: str) -> None:
+    with restarts(small_rounds(method, "record.checkpoint_updates=2"), tmp_path / "run") as lost:
         lost.go_back(LOSS, "server", Status(updates=4))
-    assert not (tmp_path / "run" / "begun_legs.json").exists()
-
-
-def test_a_run_without_a_ledger_gets_none(tmp_path: Path) -> None:
-    with restarts(small_rounds("fedavg", "record.checkpoint_updates=2"), tmp_path / "run") as lost:
-        lost.go_back(LOSS, "server", Status(updates=4))
-    assert not (tmp_path / "run" / "ledger").exists()
+    assert not (tmp_path / "run" / name).exists()
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])

@@ -1,5 +1,3 @@
-"""The final model as an outsider evaluates it, against the run's own evaluation."""
-
 import numpy as np
 import pytest
 

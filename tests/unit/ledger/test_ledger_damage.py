@@ -1,5 +1,3 @@
-"""Damage on disk: named with the file and the last good round; only a torn record at the end is dropped."""
-
 from __future__ import annotations
 
 import re

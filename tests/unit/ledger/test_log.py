@@ -1,5 +1,3 @@
-"""The log on disk: reopening, one writer, readers, trimming, truncating, and what a kill leaves behind."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Which parts of a private run's record leave, by the adversary that its proved rows speak of."""
-
 import math
 
 import pytest

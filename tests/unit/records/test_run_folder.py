@@ -1,5 +1,3 @@
-"""A run's folder before the run: made in one go, or left so that the same place can be used anew."""
-
 from __future__ import annotations
 
 import os

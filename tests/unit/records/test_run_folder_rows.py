@@ -1,5 +1,3 @@
-"""Rows of a run that is written, as seen from outside: which there are, and which are left after going back."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""What a person sees of a search while it runs: a table on a terminal, lines elsewhere."""
-
 from __future__ import annotations
 
 import io

@@ -64,16 +64,22 @@ def test_rungs_double_from_an_eighth_to_at_most_half_of_the_budget():
     assert rungs(plan(grace=60)) == [60]
 
 
-@pytest.mark.parametrize("grace", [1, 7, 100])
-def test_a_first_rung_between_evaluations_or_behind_the_end_is_refused(grace):
-    with pytest.raises(SpecError, match=r"--grace: wanted a multiple of evaluate.every \(5\) below"):
-        first_rung(trials(), grace)
-
-
-def test_a_moment_that_nobody_asked_for_is_not_blamed():
-    for grace, blamed in ((None, "evaluate.every: wanted fewer updates"), (5, "--grace: wanted")):
-        with pytest.raises(SpecError, match=blamed):
-            first_rung(trials("evaluate.every=100"), grace)
+@pytest.mark.parametrize(
+    ("changes", "points", "grace", "words"),
+    [
+        *(
+            ((), RATES, grace, r"--grace: wanted a multiple of evaluate.every \(5\) below")
+            for grace in (1, 7, 100)
+        ),
+        (("evaluate.every=100",), RATES, None, "evaluate.every: wanted fewer updates"),
+        (("evaluate.every=100",), RATES, 5, "--grace: wanted"),
+        (("budget.seconds=9",), RATES, None, "no other budget"),
+        ((), [*RATES, ("budget.updates=50",)], None, r"--scheduler asha: wanted one budget\.updates for all"),
+    ],
+)
+def test_a_first_rung_that_cannot_be_is_refused_and_the_cause_named(changes, points, grace, words):
+    with pytest.raises(SpecError, match=words):
+        first_rung(trials(*changes, points=points), grace)
 
 
 def test_the_first_rung_is_an_evaluation_of_all_trials():
@@ -81,16 +87,6 @@ def test_the_first_rung_is_an_evaluation_of_all_trials():
     assert first_rung(trials(points=points), None) == 12
     with pytest.raises(SpecError, match=r"a multiple of evaluate.every \(6\)"):
         first_rung(trials(points=points), 20)
-
-
-def test_trials_with_another_budget_are_refused():
-    with pytest.raises(SpecError, match="no other budget"):
-        first_rung(trials("budget.seconds=9"), None)
-
-
-def test_trials_of_several_lengths_are_refused():
-    with pytest.raises(SpecError, match=r"--scheduler asha: wanted one budget\.updates for all"):
-        first_rung(trials(points=[*RATES, ("budget.updates=50",)]), None)
 
 
 def test_a_plan_says_that_it_promotes_and_one_that_says_nothing_does_not(tmp_path):

@@ -16,6 +16,7 @@ from raydpzv.search.space import Dimension
 
 POINTS = [("method.lr=0.5", "privacy.epsilon=0.5"), ("method.lr=0.5", "privacy.epsilon=2.0")]
 
+WRONG_EPSILONS = (0.0, -1.0, float("nan"), float("inf"))
 POINTS_OF_USERS = [("privacy.epsilon=0.5",), ("privacy.epsilon=2.0",)]
 
 
@@ -30,17 +31,6 @@ def plain(settings):
 def plan(trials, **changes):
     given = {"name": "x", "metric": "accuracy", "scheduler": "none", "grace": 0, "epsilon": None}
     return SearchPlan(**given | changes, trials=tuple(trials))
-
-
-def test_a_wrong_combination_is_named():
-    points = [("method.batch=64",), ("method.batch=64", "method.momentum=1.5")]
-    with pytest.raises(SpecError, match=r"trial 1 of the space \(method.batch=64, method.momentum=1.5\)"):
-        trials_of(plain, points, None)
-
-
-def test_a_batch_above_the_rows_is_named_before_anything_runs():
-    with pytest.raises(SpecError, match=r"trial 0 of the space .*method.batch: wanted at most"):
-        trials_of(lambda s: scenarios.load("digits_dpzv", s), [("method.batch=100000",)], None)
 
 
 def test_trials_above_the_constraint_are_not_started_and_say_why():
@@ -63,20 +53,24 @@ def test_users_noise_is_held_against_the_constraint_like_records_noise():
         trials_of(users, [("privacy.mode=none",)], 1.0)
 
 
-def test_a_constraint_below_all_trials_names_the_least():
-    with pytest.raises(SpecError, match=r"--epsilon 0.1: the least of 2 trials is ε=0.5, of trial 0"):
-        trials_of(private, POINTS, 0.1)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_constraint_is_a_number_above_0(epsilon):
-    with pytest.raises(SpecError, match="--epsilon: wanted a finite number above 0"):
-        trials_of(private, POINTS, epsilon)
-
-
-def test_a_constraint_where_nothing_is_proved_says_why():
-    with pytest.raises(SpecError, match="none of 1 trials has a proved ε: no noise is added"):
-        trials_of(plain, [("method.lr=0.5",)], 1.0)
+@pytest.mark.parametrize(
+    ("make", "points", "epsilon", "words"),
+    [
+        (private, POINTS, 0.1, r"--epsilon 0.1: the least of 2 trials is ε=0.5, of trial 0"),
+        *((private, POINTS, wrong, "--epsilon: wanted a finite number above 0") for wrong in WRONG_EPSILONS),
+        (plain, [("method.lr=0.5",)], 1.0, "none of 1 trials has a proved ε: no noise is added"),
+        (
+            plain,
+            [("method.batch=64",), ("method.batch=64", "method.momentum=1.5")],
+            None,
+            r"trial 1 of the space \(method.batch=64, method.momentum=1.5\)",
+        ),
+        (private, [("method.batch=100000",)], None, "trial 0 of the space .*method.batch: wanted at most"),
+    ],
+)
+def test_trials_that_cannot_be_are_refused_by_name(make, points, epsilon, words):
+    with pytest.raises(SpecError, match=words):
+        trials_of(make, points, epsilon)
 
 
 def test_the_method_is_set_before_its_settings():

@@ -1,5 +1,3 @@
-"""Points that Optuna chooses: inside the space, the same again, and nearer to what did well."""
-
 import json
 import math
 import statistics

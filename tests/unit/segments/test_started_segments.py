@@ -1,5 +1,3 @@
-"""How many legs continued from a run's last checkpoint: counted for one place, and on the disk before anything is."""
-
 from __future__ import annotations
 
 import os

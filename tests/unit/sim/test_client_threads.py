@@ -1,5 +1,3 @@
-"""Loops side by side: whatever ends a run, every thread is over after it, and what went wrong is raised."""
-
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,3 @@
-"""One writer, by a lease that a dead one loses."""
-
 import itertools
 import json
 import os

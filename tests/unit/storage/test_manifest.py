@@ -1,5 +1,3 @@
-"""Manifests: the newest complete one counts, and says whether another machine may resume from it."""
-
 import hashlib
 import json
 import os

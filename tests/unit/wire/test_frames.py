@@ -49,15 +49,15 @@ def test_other_bytes_are_a_body_or_the_named_error(data):
     assert type(body).__name__ in _BODIES
 
 
-def test_objects_do_not_travel():
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b"<f4", b"|O8", "do not travel"),
+        ((2).to_bytes(8, "little"), (2**62).to_bytes(8, "little"), "wanted a message's bytes"),
+    ],
+    ids=["objects", "a shape that no memory holds"],
+)
+def test_a_type_or_shape_that_cannot_be_is_refused(old, new, words):
     body = Embeddings(np.zeros(1, np.int32), np.zeros((1, 2), np.float32))
-    wrong = encode_body(body).replace(b"<f4", b"|O8")
-    with pytest.raises(TransportError, match="do not travel"):
-        decode_body(memoryview(wrong))
-
-
-def test_a_shape_that_no_memory_holds_is_refused_without_asking_for_it():
-    body = Embeddings(np.zeros(1, np.int32), np.zeros((1, 2), np.float32))
-    wrong = encode_body(body).replace((2).to_bytes(8, "little"), (2**62).to_bytes(8, "little"))
-    with pytest.raises(TransportError, match="wanted a message's bytes"):
-        decode_body(memoryview(wrong))
+    with pytest.raises(TransportError, match=words):
+        decode_body(memoryview(encode_body(body).replace(old, new)))

@@ -1,5 +1,3 @@
-"""Tasks and their results, on sockets and by calls: order, errors, sizes, lost actors, both ends sending at once."""
-
 import socket
 import threading
 

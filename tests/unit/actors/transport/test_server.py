@@ -1,5 +1,3 @@
-"""The answering end of sockets: strangers, floods, many clients at once, and its end."""
-
 import resource
 import socket
 import sys

@@ -1,5 +1,3 @@
-"""Sockets: proof of the secret, frames there and back, and every way in which a peer breaks the protocol."""
-
 from __future__ import annotations
 
 import hmac

@@ -1,5 +1,3 @@
-"""What the servers send for clients to catch up: bytes, pulls, trimming, resuming."""
-
 # M clients, m of them in a cohort, K local steps, P perturbations
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""Who takes part in a round: drawn uniformly, without replacement, from the key and the round alone."""
-
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,3 @@
-"""How embeddings leave a client: clip, noise inside the layers, noise at the output, and what is learned through it."""
-
 from __future__ import annotations
 
 import numpy as np
