@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import tomli_w
 
 from raydpzv.data.column_facts import RARE, ColumnFacts, round_range
 from raydpzv.data.files import one_line
+
+_FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Proposal:
 
 def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
     """Return the scenario file. active: public constants that were read from the data are in force, no comments."""
-    return _template().render(
+    text = _template().render(
         proposal=proposal,
         place=shlex.quote(one_line(path)),
         title=_title(proposal),
@@ -63,6 +66,8 @@ def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
         label_constants=label_constants(proposal),
         lr=_step_size(proposal),
     )
+    # names in comments may have control characters, which TOML forbids; its strings escape them already
+    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 @cache

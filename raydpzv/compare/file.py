@@ -58,10 +58,20 @@ class MethodEntry(Section):
     """Those of the comparison's values of ε that it takes part in; left out: all."""
 
 
-class ComparisonFile(Section):
-    """A comparison as its author writes it."""
+class _NotedFile(Section):
+    """A file that may be written in an old way, which its reader notes."""
 
     _note: str = PrivateAttr("")
+
+    @property
+    def note(self) -> str:
+        """What is to be said of how the file is written; "": nothing."""
+        return self._note
+
+
+class ComparisonFile(_NotedFile):
+    """A comparison as its author writes it."""
+
     name: str = ""
     """Name of the comparison; left out: the file's."""
     title: str = ""
@@ -86,11 +96,6 @@ class ComparisonFile(Section):
     """Settings of the control that is synchronous SGD through the whole model."""
     heads: str = ""
     """Why the methods' heads learn by different step sizes or in different ways; left out: they do not."""
-
-    @property
-    def note(self) -> str:
-        """What is to be said of how the file is written, if that is an old way; "": nothing."""
-        return self._note
 
 
 F = TypeVar("F", bound=ComparisonFile)

@@ -72,7 +72,7 @@ REFUSED = [
     ((*USERS, "users.count=2000"), SpecError, "users.count: wanted at most 1437"),
     ((*USERS, "users.labels=11"), SpecError, "users.labels: wanted at most 10"),
     ((*USERS, "users.silos=main"), SpecError, "name their silo"),
-    ((*USERS, "users.how=zipff"), SpecError, 'Did you mean "zipf"'),
+    ((*USERS, "users.how=zipff"), SpecError, "wanted 'uniform', 'zipf' or 'column', got 'zipff'"),
     (("split.how=users",), SpecError, "goes with a table"),
     (("users.count=20",), SpecError, "goes with a table"),
     (("method.name=uldp_avg", "method.lr=0.1"), SpecError, "users: wanted with"),

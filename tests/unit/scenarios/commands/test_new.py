@@ -1,3 +1,4 @@
+import re
 import tomllib
 
 import pytest
@@ -97,6 +98,18 @@ def test_names_that_toml_quotes_survive(tmp_path, monkeypatch):
     tree = tomllib.loads((tmp_path / "own.toml").read_text())
     assert tree["split"]["parties"] == {"the bank": ["yearly income", "Größe"], "shop": ['the "city"']}
     assert list(tree["data"]["centre"]) == ["yearly income", "Größe"]
+
+
+def test_control_characters_of_cells_and_headings_break_no_comment(own):
+    heading, first, *rows = own.read_text().splitlines()
+    heading = heading.replace("city", "ci\x1bty")
+    first = re.sub("Basel|Bern|Chur", "Z\x07ug", first)
+    own.write_text("\n".join([heading, first, *rows]) + "\n")
+    done = call("new", "own", "--data", own, "--private")
+    assert done.exit_code == 0, done.output
+    text = (own.parent / "own.toml").read_text()
+    assert '# rare: "Z\\x07ug" of column "ci\\x1bty" is in fewer than' in text
+    assert "ci\x1bty" in [c for part in tomllib.loads(text)["split"]["parties"].values() for c in part]
 
 
 @pytest.mark.parametrize(
