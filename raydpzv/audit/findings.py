@@ -179,7 +179,7 @@ def _finding(
     else:
         verdict = FALSIFIED if reasons else NOT_FALSIFIED
         why = f"{' and '.join(reasons)}. T{shows[1:]}" if reasons else shows
-        small = "" if proved <= claim_words.USEFUL else ", too large to be useful"
+        small = "" if claim is not None and claim_words.useful(claim) else ", too large to be useful"
         line = f"{verdict}: {why}, and the run proves ε = {text.number(proved)}{small} ({terms})."
     stated = {
         "by": by,

@@ -100,6 +100,7 @@ def test_noise_that_is_small_beside_whole_numbers_is_not_falsified_for_that(tmp_
         assert found["verdict"] == "not falsified", found["reasons"]
         assert found["noise"]["p"] > 1e-3
         assert 0.9 < found["noise"]["deviation_up"] < 1.3
+    assert ", too large to be useful (" in " ".join(call(run, "--canaries", 1, "--quiet").stdout.split())
 
 
 def test_a_head_that_learns_without_noise_is_falsified_in_proved_mode(monkeypatch, tmp_path):
