@@ -1,9 +1,9 @@
 """What becomes of runs on a cluster of two machines that lose one: their digests, and how long they stand still.
 
 Both machines are on this one (`ray.cluster_utils.Cluster`, ports and folder of its own). Actors are spread over both;
-in the midst of a run under the virtual clock the second machine's processes are killed. Everything has room on the
-first. Ray itself takes some 15 s to find out that a machine is gone. Target: the undisturbed digest, at work again
-within 30 s.
+at an evaluation of a run under the virtual clock, which waits meanwhile, the second machine's processes are killed.
+Everything has room on the first. Ray itself takes some 15 s to find out that a machine is gone. Target: the
+undisturbed digest, at work again within 30 s.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from lane_kills import prints
 
 import scenarios
 from actors.cluster import connected, set_defaults
-from raydpzv.sim.interfaces import Status
+from actors.runner import run_on_ray
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.prepare import prepare
+from raydpzv.sim.interfaces import Metrics, Status
 
 TIMES, QUICK_TIMES = 5, 1
 MOST_SECONDS = 30.0
 CASES = (
     ("digits_dpzv", 2000, ("privacy.noise=seeded", "budget.updates=5000", "resources.client_actors=3")),
-    ("vafl", 3000, ("budget.updates=8000", "evaluate.every=1000", "resources.client_actors=3")),
+    ("vafl", 3000, ("budget.updates=8000", "resources.client_actors=3")),
     ("digits_decomfl", 200, ("method.perturbations=5", "budget.updates=500", "resources.hosts=3")),
 )
 """Scenario, the update at which the machine is lost, settings."""
 
 
 class Loss:
-    """Loses a machine at an update, and measures how long the run then stands still: until it is further than before.
+    """Loses a machine at an evaluation, and measures how long the run then stands still: until it is further on.
 
     bundles: of the run's actors, how many were there.
     """
@@ -43,15 +46,18 @@ class Loss:
         self._furthest, self._since = 0, 0.0
         self.bundles, self.longest = 0, 0.0
 
-    def __call__(self, status: Status) -> None:
+    def progress(self, status: Status) -> None:
         """Hear where the run stands."""
-        if status.updates <= self._furthest:
-            return
-        self._furthest = status.updates
-        if self._since:
-            now = time.monotonic()
-            self.longest, self._since = max(self.longest, now - self._since), now
-        elif status.updates >= self._at:
+        if status.updates > self._furthest:
+            self._furthest = status.updates
+            if self._since:
+                now = time.monotonic()
+                self.longest, self._since = max(self.longest, now - self._since), now
+
+    def evaluated(self, status: Status, metrics: Metrics) -> None:
+        """Lose the machine if the run, which waits, is there."""
+        if status.updates == self._at:
+            self._furthest = self._at
             self._lose()
 
     def _lose(self) -> None:
@@ -83,9 +89,14 @@ def main() -> None:
             ):  # before there is another machine, which Ray might connect this process to
                 for n in range(times):
                     name, at, settings = CASES[n % len(CASES)]
-                    spec = scenarios.load(name, [*settings, "resources.placement=spread"])
+                    spec = scenarios.load(
+                        name, [*settings, f"evaluate.every={at}", "resources.placement=spread"]
+                    )
                     loss = Loss(cluster, cluster.add_node(num_cpus=4), at)
-                    found = scenarios.run(spec, Path(folder) / f"run {n}", runner="ray", progress=loss)
+                    hooks = RunOptions(
+                        Path(folder) / f"run {n}", progress=loss.progress, evaluated=loss.evaluated
+                    )
+                    found = run_on_ray(prepare(spec), hooks)
                     whole = scenarios.run(spec)
                     same = prints(found, whole) == prints(whole, whole)
                     faults = found.summary.get("faults", [])
