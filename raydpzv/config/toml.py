@@ -52,6 +52,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotation marks."""
 _SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
 """A number that people type and that is none in TOML: .1 or 1."""
+_HELD_BACK = re.compile(r"^# (\w+) = .*# PUBLIC\?$", re.MULTILINE)
+"""A line of a file that `raydpzv new` wrote, whose setting waits to be confirmed."""
 _SIMILAR = 0.6
 """How like a known setting's name a wrong one is, at least, to be answered by it."""
 
@@ -79,7 +81,15 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     """
     tree = read_tree(path, "the scenario file")
     tree = located(tree, path.parent if base is None else base)
-    return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
+    try:
+        return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
+    except SpecError as error:
+        setting = str(error).partition(":")[0].rpartition(".")[2]
+        if setting not in _HELD_BACK.findall(path.read_text(encoding="utf-8")):
+            raise
+        raise SpecError(
+            f"{error}; {path.name} has such lines, marked PUBLIC?: delete the # before each whose values are public"
+        ) from None
 
 
 def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
