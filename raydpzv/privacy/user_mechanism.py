@@ -17,6 +17,7 @@ one's by 3e-14 at deviations of some 10^5 units; Rényi's divergence bounds it w
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -221,6 +222,7 @@ def user_epsilon_rdp(mechanism: UserMechanism, adversary: str = "external") -> f
     return gaussian_epsilon_rdp(mechanism.participations, z, mechanism.delta)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_epsilon_rdp(releases: int, multiplier: float, delta: float) -> float:
     """Return ε of Gaussian releases by Rényi divergence α n / (2 z²), at the best order."""
     if math.isinf(multiplier):
