@@ -111,9 +111,8 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
             == "CONTINUE"
         )
         assert scheduler.on_trial_result(None, again, {"updates": stopped.updates, "loss": 0.0}) == "STOP"
-        assert (
-            scheduler.on_trial_result(None, again, {"updates": stopped.updates}) == "CONTINUE"
-        )  # no evaluation
+        # no evaluation
+        assert scheduler.on_trial_result(None, again, {"updates": stopped.updates}) == "CONTINUE"
     assert decisions(parts) == once
 
 
