@@ -21,12 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from raydpzv.config.paths import located, unlocated
 from raydpzv.config.proved import ALONE
-from raydpzv.config.scenario import (
-    SCENARIOS,
-    AnyScenario,
-    method_fields,
-    shared_fields,
-)
+from raydpzv.config.scenario import SCENARIOS, AnyScenario, method_fields, shared_fields
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
