@@ -29,7 +29,7 @@ from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import USER, WARM_UP, Evaluated, Status, unheard
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Evaluated, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
 from raydpzv.zo.kernels import FirstCalls
@@ -79,9 +79,8 @@ class Driver:
         self._stop_sent = False
         self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
-        self._loops: dict[
-            Any, int
-        ] = {}  # wall clock: calls in which actors live their own loops, to their numbers
+        # wall clock: calls in which actors live their own loops, to their numbers
+        self._loops: dict[Any, int] = {}
         self._segment, self._clock = SegmentStart(1, 0.0, 0, {}), WallClock(0.0)
         self._live = False
 
@@ -172,14 +171,17 @@ class Driver:
         self._warm_up()
         self._await(self._bring_segment())
         self._segment = self._control(self._server.segment_start.remote(), "where the segment starts")
+        if self._segment.number == 1:  # before anything is served, however long it takes
+            self._hooks.callbacks.status(Status(stage=FIRST_EVALUATION))
+            self._evaluate()
         self._clock = WallClock.starting_in(HEAD_START, self._segment.time)
         self._control(self._open_wall(self._clock.origin), "the server to open")
+        self._stop_sent = False  # a server that was not open did not hear it
         self._keep_segment(due=True)
         self._live = True
         for worker in range(len(self._workers())):
             self._start_loop(worker)
         seconds, told = self._spec.budget.seconds, False
-        self._look()
         while self._loops:
             self._keep_segment()
             for loop in ray.wait(list(self._loops), timeout=LOOK)[0]:
@@ -216,11 +218,11 @@ class Driver:
         raise NotImplementedError
 
     def _look(self) -> None:
-        """Have the model evaluated if that is due, also before the first update of the first segment."""
+        """Have the model evaluated if that is due."""
         raise NotImplementedError
 
     def _evaluate(self) -> None:
-        """Have the model evaluated, and wait for it."""
+        """Have the model evaluated, and wait for it; the server need not be open."""
         raise NotImplementedError
 
     def _rejoin(self, worker: int, error: Exception) -> None:

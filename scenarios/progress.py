@@ -17,7 +17,7 @@ from rich.text import Text
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.config.timing import planned_seconds
 from raydpzv.interrupts import stopping
-from raydpzv.privacy.claim_words import CHANGES
+from raydpzv.privacy.claim_words import CHANGES, TOO_LARGE, cut, standing
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
 from raydpzv.report.run_tables import rates_asked
 from raydpzv.report.table import HeadTable
@@ -63,7 +63,7 @@ class _RunProgress(StatusCallback):
     def __init__(self, spec: AnyScenario, console: Console, stage: str, interval: float) -> None:
         super().__init__(self._update)
         self._spec, self._latest, self._began = spec, Status(stage=stage), time.monotonic()
-        self._pace, self._explained = _Pace(), False
+        self._pace, self._waits, self._explained = _Pace(), _Waits(), False
         limit, self._unit = limit_of(spec)
         columns = (
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
@@ -87,12 +87,25 @@ class _RunProgress(StatusCallback):
             self.display.say(self._line())
 
     def _line(self) -> str:
-        """Return a line on the run, below one on the terms of its ε the first time that it has one."""
+        """Return a line on the run, below one on the terms of its ε the first time that it has one.
+
+        While it waits for the same thing, it says so after twice the time again, and nothing in between.
+        """
         status, now, since = self._latest, time.monotonic(), self._pace
+        if status.stage == self._waits.stage and now - self._began < 2 * self._waits.time:
+            return ""
+        self._waits = _Waits(status.stage, now - self._began) if status.stage else _Waits()
         line = progress_line(status, self._spec, now - self._began, now - since.time, since.amount)
         terms = "" if self._explained or status.stage else epsilon_terms(status, self._spec)
         self._explained = self._explained or bool(terms)
         return f"{terms}\n{line}" if terms else line
+
+
+class _Waits(NamedTuple):
+    """What a line said last that the start waits for, and at how many seconds of the run."""
+
+    stage: str = ""
+    time: float = 0.0
 
 
 class _Pace(NamedTuple):
@@ -228,33 +241,45 @@ def epsilon_terms(status: Status, spec: AnyScenario) -> str:
     """Return what ε is of, as the line before those that state it in short; "" where they state none."""
     if not _epsilons(status):
         return ""
+    terms = _terms(status, spec, "GDP")
     if status.privacy.user_epsilons():
-        return f"ε: {_terms(status, spec, 'GDP')}; against outsiders, one silo, the server"
+        return f"ε: {terms}; against outsiders, one silo, the server"
     claimed = "" if math.isnan(status.privacy.epsilons()[0]) else "; claimed by the paper, not proved"
-    return f"ε: {_terms(status, spec, 'GDP')}; proved against the clients{claimed}"
+    return f"ε: {terms}; against the clients{claimed}"
 
 
 def _short_epsilons(status: Status) -> str:
     """Return the values of ε in short; their terms are in a line of their own."""
     if found := status.privacy.user_epsilons():
-        outsiders, silo, server = (_number(value, ",.4g") for value in found)
-        return f"ε {outsiders} (outsiders), {silo} (silo), {server} (server)"
-    claimed, proved = (
-        "" if math.isnan(value) else _number(value, ",.4g") for value in status.privacy.epsilons()
-    )
-    return ", ".join(
-        f"{word} ε {value}" for word, value in (("proved", proved), ("claimed", claimed)) if value
-    )
+        shown = [_judged(value) for value in found]
+        each = zip(shown, ("outsiders", "silo", "server"), strict=True)
+        large = {f"{value}: {word}": None for value, word in shown if word == TOO_LARGE}
+        return ", ".join(["ε " + ", ".join(f"{value} ({who})" for (value, _), who in each), *large])
+    claimed, proved = status.privacy.epsilons()
+    said_of = [] if math.isnan(proved) else [_judged(proved)]
+    said_of += [] if math.isnan(claimed) else [(_number(claimed, ",.4g"), "claimed")]
+    return ", ".join(f"ε {value} ({word})" for value, word in said_of)
 
 
 def _epsilons(status: Status) -> list[str]:
     """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "proved"."""
     if found := status.privacy.user_epsilons():
         whom = ("anyone who sees the models", "one silo", "the server")
-        return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]
+        return [_against(value, who) for value, who in zip(found, whom, strict=True)]
     paper, client = status.privacy.epsilons()
     stated = [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]
-    return stated + ([] if math.isnan(client) else [f"{_number(client, ',.4g')} proved against the clients"])
+    return stated + ([] if math.isnan(client) else [_against(client, "the clients")])
+
+
+def _against(epsilon: float, whom: str) -> str:
+    value, word = _judged(epsilon)
+    return f"{value} {word} against {whom}" if word == "proved" else f"{value} against {whom}: {word}"
+
+
+def _judged(epsilon: float) -> tuple[str, str]:
+    """Return a proved ε as a privacy table shows it, and what the table says of it."""
+    claim = {"epsilon": epsilon, "holds": True}
+    return cut(claim) or _number(epsilon, ",.4g"), standing(claim)
 
 
 def _terms(status: Status, spec: AnyScenario, accountant: str) -> str:

@@ -165,10 +165,10 @@ class _Driver(Driver):
         return facts | {"ray": hosts}
 
     def _bring_segment(self) -> Any:
-        return self._server.bring_segment.remote()
+        return self._server.bring_segment.remote(self._pool.actors[0])
 
     def _open_wall(self, origin: float) -> Any:
-        return self._server.open_wall.remote(origin, self._pool.actors[0])
+        return self._server.open_wall.remote(origin)
 
     def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
         actors, begins = self._pool.actors, self._segment.begins
@@ -177,9 +177,7 @@ class _Driver(Driver):
 
     def _look(self) -> None:
         """Let the server look at the model as soon as it is done with the last look."""
-        if self._looking is None:
-            self._looking = self._server.look.remote(self._segment.number == 1)
-        elif self._looked(self._looking):
+        if self._looking is None or self._looked(self._looking):
             self._looking = self._server.look.remote()
 
     def _evaluate(self) -> None:

@@ -83,9 +83,10 @@ class HorizontalServerActor(ServerActor):
         """Let throw-away parties make a run's first updates here, so that what compiles is no service's."""
         warm_up(self._prepared, "cpu")
 
-    def bring_segment(self) -> None:
-        """Restore rows and accounts to the start of a segment under the wall clock."""
+    def bring_segment(self, host: Any) -> None:
+        """Restore rows and accounts to the start of a segment under the wall clock; the model is seen in `host`."""
         self.core.bring_segment()
+        self.show(host)
         evaluated = self.core.segment.start.evaluated
         self._evaluations = EvaluationSchedule(self._prepared.spec.evaluate.every, evaluated)
 
@@ -93,10 +94,9 @@ class HorizontalServerActor(ServerActor):
         """Take a checkpoint from which the next segment can start (wall clock), see `RunCore.keep_segment`."""
         self.core.keep_segment(due=due)
 
-    def open_wall(self, origin: float, host: Any) -> None:
-        """Open for hosts under the wall clock, for a restored segment; the model is seen in `host`."""
+    def open_wall(self, origin: float) -> None:
+        """Open for hosts under the wall clock, for a restored segment."""
         self.core.open_wall(WallClock(origin))
-        self.show(host)
 
     def show(self, host: Any) -> None:
         """See the model in another host from now on: the one before was lost."""

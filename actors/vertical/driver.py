@@ -150,7 +150,6 @@ class _Driver(Driver):
 
     def _open_wall(self, origin: float) -> Any:
         self._evaluations = EvaluationSchedule(self._spec.evaluate.every, self._segment.evaluated)
-        self._first_evaluation = self._segment.number == 1
         return self._server.open_wall.remote(origin)
 
     def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
@@ -166,8 +165,7 @@ class _Driver(Driver):
         return [{m: self._actor_set.actors[a] for m, a in self._actor_set.holder.items()}]
 
     def _look(self) -> None:
-        if self._first_evaluation or self._evaluations.due(self._status.updates):
-            self._first_evaluation = False
+        if self._evaluations.due(self._status.updates):
             self._evaluate()
 
     def _warm_up(self) -> None:

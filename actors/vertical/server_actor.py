@@ -147,7 +147,7 @@ class VerticalServerActor(ServerActor):
 
     def evaluate(self, uploads: list[bytes]) -> None:
         """Score held-out embeddings, in client order."""
-        self._open().evaluate([load_upload(u) for u in uploads])
+        self.core.evaluate([load_upload(u) for u in uploads])
 
     def close(self) -> None:
         """Record what was left open, and end the connections (wall clock)."""

@@ -15,13 +15,14 @@ from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, read_made, set_aside
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
+from raydpzv.experiment.diagnostics import DIVERGED, blown_up
 from raydpzv.files import json_number
 from raydpzv.privacy.claims import Claim
 from raydpzv.records import metrics
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
-from raydpzv.report.comparison_lines import EARLY, NOT_RUN
+from raydpzv.report.comparison_lines import EARLY, NOT_RUN, as_meant
 from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared
 from raydpzv.sim.virtual import NOBODY_WAKES
 
@@ -93,6 +94,8 @@ def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
 def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
     summary = found.summary
     outcome, why = (FAILED, found.fault) if found.fault else _outcome(summary, reason)
+    if as_meant({"method": planned.spec.method.name}, outcome) and _blown_up(found.curve):
+        outcome = DIVERGED  # a control may learn nothing, but this one's head has left what it could learn
     again = set_aside(root / RUNS_FOLDER / planned.folder)[1]
     if again:
         said = f"restarted {again} time{'' if again == 1 else 's'}; what it drew before, set aside, is not in its ε"
@@ -113,6 +116,10 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         "private": summary.get("private") is True,
         "verdict": str(summary.get("privacy_verdict", "")),
     }
+
+
+def _blown_up(curve: Sequence[Row]) -> bool:
+    return bool(curve) and blown_up(curve[0]["loss"], curve[-1]["loss"])
 
 
 _NUMBERS = (

@@ -80,6 +80,9 @@ class LocalSession:
         parties.warm_up()
         parties.bring_segment()
         start = core.segment.start
+        if start.number == 1:  # before anything is served, however long it takes
+            self._options.watch.status(Status(stage=FIRST_EVALUATION))
+            parties.evaluate()
         clock = WallClock.starting_in(HEAD_START, start.time)
         loops = parties.open_wall(clock)
         seconds, every = self._spec.budget.seconds, self._spec.evaluate.every
@@ -97,8 +100,6 @@ class LocalSession:
             core.keep_segment(parties.saved)
             return loop.stop_reason is None
 
-        if start.number == 1:
-            parties.evaluate()
         core.keep_segment(parties.saved, due=True)
         run_threads(loops, core.wall.stop, poll)
         parties.close()

@@ -270,7 +270,7 @@ class LocalParties(ABC):
 
     @abstractmethod
     def evaluate(self) -> None:
-        """Evaluate the model (wall clock)."""
+        """Evaluate the model (wall clock), also before `open_wall`."""
 
     def close(self) -> None:  # noqa: B027
         """Record what the loops left open (wall clock)."""

@@ -77,8 +77,12 @@ class HorizontalCore(RunCore):
         return self.view.state(self.server_loop.updates)[0]
 
     def evaluate(self) -> None:
-        """Evaluate the model under the wall clock."""
-        self.wall.evaluate(self.view.evaluate)
+        """Evaluate the model under the wall clock, also before it is open."""
+        if self.clock is None:
+            updates = self.server_loop.updates
+            self.server_loop.evaluated(self.view.evaluate(updates), self.segment.start.time)
+        else:
+            self.wall.evaluate(self.view.evaluate)
 
     def _updated(self, updates: int) -> None:
         self.snapshots.look(updates)

@@ -10,21 +10,15 @@ from raydpzv.experiment.release_ledger import LedgerServer, with_ledger
 from raydpzv.experiment.run_core import LocalParties, RunCore, RunParts
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
-from raydpzv.methods.roles import Client, VerticalServer
+from raydpzv.methods.roles import Client, Upload, VerticalServer
+from raydpzv.methods.vertical.base import composed
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import PartyCheckpoints
 from raydpzv.segments.run_segments import WallSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
-from raydpzv.sim.wall import (
-    ClientLoop,
-    LockedServerLoop,
-    Resumption,
-    SavedClient,
-    UnderWay,
-    WallPace,
-)
+from raydpzv.sim.wall import ClientLoop, LockedServerLoop, Resumption, SavedClient, UnderWay, WallPace
 
 
 class VerticalCore(RunCore):
@@ -71,6 +65,13 @@ class VerticalCore(RunCore):
         self.clock = clock
         return self.wall
 
+    def evaluate(self, uploads: list[Upload]) -> None:
+        """Score the clients' held-out embeddings (client order) under the wall clock, also before it is open."""
+        if self.clock is None:
+            self.server_loop.evaluated(composed(self._server, uploads), self.segment.start.time)
+        else:
+            self.wall.evaluate(uploads)
+
     def _segment_checkpoint(
         self, under_way: UnderWay, saved: Callable[[], Sequence[SavedClient]], *, stopped: bool
     ) -> Checkpoint:
@@ -108,7 +109,7 @@ class VerticalParties(LocalParties):
         return [loop.saved() for loop in self._loops]
 
     def evaluate(self) -> None:
-        self.core.wall.evaluate([loop.evaluate() for loop in self._loops])
+        self.core.evaluate([party.evaluate() for party in self._loops or self._clients])
 
     def close(self) -> None:
         self.core.wall.close()

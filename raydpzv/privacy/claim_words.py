@@ -48,9 +48,14 @@ def proves(claim: Claim) -> bool:
     return bool(claim["holds"]) and math.isfinite(epsilon_of(claim))
 
 
+def small(epsilon: Any) -> Any:
+    """Return whether an ε is small enough to mean something, bool; of an array, for each value."""
+    return epsilon <= USEFUL * _ROUNDING
+
+
 def useful(claim: Claim) -> bool:
     """Return whether the claim is a proved ε that is small enough to mean something."""
-    return proves(claim) and epsilon_of(claim) <= USEFUL * _ROUNDING
+    return proves(claim) and bool(small(epsilon_of(claim)))
 
 
 def standing(claim: Claim) -> str:

@@ -105,10 +105,8 @@ def _epsilons(mus: Array, delta: float) -> Array:
     if delta == 0:
         return np.where(left, math.inf, found)
     mus = mus[left]
-    above, log_delta = (
-        float(-ndtri(delta)),
-        math.log(delta),
-    )  # δ(t) < Φ(−t): the root lies to the left of this
+    # δ(t) < Φ(−t): the root lies to the left of this
+    above, log_delta = float(-ndtri(delta)), math.log(delta)
     highs = np.full(len(mus), above + 1e-6)
     t = roots(lambda t, of: _log_deltas(t, mus[of]) - log_delta, -mus / 2, highs, _XTOL)
     found[left] = np.maximum(mus * (t + mus / 2), 0.0)

@@ -122,7 +122,10 @@ class Band:
 
 
 def as_meant(row: Mapping[str, Any], *outcomes: str) -> bool:
-    """Return whether such outcomes are no failure: the control whose clients learn nothing may predict one class."""
+    """Return whether such outcomes are no failure: the control whose clients learn nothing may predict one class.
+
+    If its loss has blown up, its outcome is "diverged", which is a failure.
+    """
     return row["method"] == "frozen" and set(outcomes) <= {"constant prediction", "one class' share"}
 
 

@@ -145,9 +145,11 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
         worst.setdefault(_place(claim), []).append(_stated(claim))
     found = {place: claim_words.judge(rows) for place, rows in worst.items()}
     private = sorted((p for p in found if found[p].private), key=lambda p: _least(worst[p]))
-    said = f"Privacy: {len(private)} of {len(noised)} lines with noise are private"
     if not private:
-        return f"Privacy: NOT PRIVATE, no useful ε is proved for any of the {len(noised)} lines with noise."
+        some = "the only line" if len(noised) == 1 else f"any of the {len(noised)} lines"
+        return f"Privacy: NOT PRIVATE, no useful ε is proved for {some} with noise."
+    some = "the only line" if len(noised) == 1 else f"{len(private)} of {len(noised)} lines"
+    said = f"Privacy: {some} with noise {'is' if len(private) == 1 else 'are'} private"
     left = "" if len(private) == len(noised) else "; the others are NOT PRIVATE"
     words = {place: f"{named(*place)}: {found[place].headline()}" for place in (private[0], private[-1])}
     return " ".join([f"{said}{left}.", *words.values()])

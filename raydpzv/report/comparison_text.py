@@ -220,9 +220,16 @@ def target_grid(rows: Sequence[Row], target: float) -> Grid:
     return grid(columns, rows if any(row[f"reached_{name}"] for row in rows) else [])
 
 
+def _failures(row: Row) -> tuple[dict[str, int], int]:
+    """Return how many runs failed by how, the most frequent first; and how many predict one class, as a control may."""
+    parts = (one.partition(" ") for one in row["why"].split(", ") if one)
+    counts = {kind: int(count) for count, _, kind in parts}
+    failed = {kind: count for kind, count in counts.items() if not as_meant(row, kind)}
+    return failed, sum(counts.values()) - sum(failed.values())
+
+
 def _failed(row: Row) -> Mark:
-    kinds = (one.partition(" ")[2] for one in row["why"].split(", "))
-    return "bad" if row["failures"] and not as_meant(row, *kinds) else ""
+    return "bad" if _failures(row)[0] else ""
 
 
 _METHOD: Column[Row] = Column("method", lambda r: r["label"], align="left")
@@ -230,12 +237,14 @@ _METHOD: Column[Row] = Column("method", lambda r: r["label"], align="left")
 
 def _runs(*, why: bool) -> Column[Row]:
     def show(row: Row) -> str:
-        said = f"{row['runs']}"
-        if row["failures"]:
-            said += f", {row['failures']} {'FAILED' if _failed(row) else 'as a control may'}"
-        if row["failures"] and why:  # the count comes first already, if there is one kind
-            kinds = row["why"].removeprefix(f"{row['failures']} ")
-            said += f": {shown(kinds)}"
+        said, (failed, meant) = f"{row['runs']}", _failures(row)
+        if failed:
+            said += f", {sum(failed.values())} FAILED"
+        if failed and why:  # the count comes first already, if there is one kind
+            kinds = ", ".join(f"{count} {shown(kind)}" for kind, count in failed.items())
+            said += f": {shown(next(iter(failed))) if len(failed) == 1 else kinds}"
+        if meant:
+            said += f" ({meant} predict{'s' if meant == 1 else ''} one class)"
         return said + (f", {row['not_run']} not run" if row["not_run"] else "")
 
     return Column("runs", show, align="left", mark=_failed)
@@ -258,9 +267,8 @@ def _spread(title: str, name: str, show: Show, ends: str = _BELOW) -> Column[Row
         if math.isnan(median) or low == high:
             return show(median)
         words = [show(value) for value in (median, low, high)]
-        if (
-            len({word.rpartition(" ")[1:] for word in words}) == 1 and " " in words[0]
-        ):  # the median has the unit
+        # the median has the unit
+        if len({word.rpartition(" ")[1:] for word in words}) == 1 and " " in words[0]:
             words[1:] = [word.rpartition(" ")[0] for word in words[1:]]
         return words[0] + ends.format(*words[1:])
 
@@ -329,7 +337,8 @@ def failures_line(runs: pa.Table) -> str:
     rows = runs.to_pylist()
     failed, meant = list(filter(fails, rows)), sum(as_meant(row, row["outcome"]) for row in rows)
     missing = sum(row["outcome"] == NOT_RUN for row in rows)
-    left = f"; {meant} of the control predict one class, as it may" if meant else ""
+    predict = "predicts" if meant == 1 else "predict"
+    left = f"; {meant} of the control {predict} one class, as its clients never train" if meant else ""
     left += f"; {missing} not made to the end, left out of every number" if missing else ""
     if not failed:
         return f"Failures: none of {len(rows)} runs{left}"
@@ -342,7 +351,7 @@ def failure_lines(runs: pa.Table) -> list[str]:
     order = list(dict.fromkeys((r["label"], r["epsilon"]) for r in found))
     rows = sorted(found, key=lambda r: order.index((r["label"], r["epsilon"])))
     said = [f"FAILED: {_failure(row)}" for row in rows if fails(row)]
-    said += [f"as a control may: {_failure(row)}" for row in rows if as_meant(row, row["outcome"])]
+    said += [f"no failure of a control: {_failure(row)}" for row in rows if as_meant(row, row["outcome"])]
     missing = sum(r["outcome"] == NOT_RUN for r in rows)
     if missing:
         verb = "was" if missing == 1 else "were"

@@ -25,7 +25,7 @@ from raydpzv.files import json_number
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
-from raydpzv.privacy.claim_words import USEFUL, claim_text, useful
+from raydpzv.privacy.claim_words import claim_text, useful
 from raydpzv.records.moments import begins, greatest_staleness, read_found, spent_epsilon, update_rounds
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report.measure_plots import judged
@@ -189,7 +189,7 @@ def _from_rows(
     columns |= {"clients": _listed(client[order], update[order], served), "served": _Column(served)}
     if spent := spent_epsilon(rows, rounds, view.summary.get("epsilon") or ()):
         columns["epsilon"] = _Column(spent[0])
-        found |= {"terms": _terms(*spent), "useful": USEFUL}
+        found["terms"] = _terms(*spent)
     seen = judged(view)
     at = np.searchsorted(rounds, seen.round, "right") - 1
     name = score_name(view.summary)
@@ -209,8 +209,8 @@ def _from_rows(
     return [*keen, extremes(stale.astype(float), most // 80)]
 
 
-def _terms(spent: np.ndarray, claim: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return what is said after "ε = ...", and from which update on: a larger ε is not called proved alike."""
+def _terms(spent: np.ndarray, claim: Mapping[str, Any]) -> list[tuple[int, str, bool]]:
+    """Return from which update on what is said after "ε = ...", and whether it is useful: a larger one is not."""
     known = np.flatnonzero(~np.isnan(spent)).tolist()
 
     def at(update: int) -> Mapping[str, Any]:
@@ -218,7 +218,9 @@ def _terms(spent: np.ndarray, claim: Mapping[str, Any]) -> list[tuple[int, str]]
 
     above = bisect_left(known, True, key=lambda update: not useful(at(update)))
     firsts = dict.fromkeys(known[k] for k in (0, above) if k < len(known))
-    return [(update, claim_text(at(update)).partition(", ")[2]) for update in firsts]
+    return [
+        (update, claim_text(at(update)).partition(", ")[2], bool(useful(at(update)))) for update in firsts
+    ]
 
 
 def _ranking(kept: Mapping[str, Any], view: RunView) -> Data:

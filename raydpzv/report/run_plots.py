@@ -190,8 +190,8 @@ def _finite(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any
 def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw ε spent so far, as the paper claims it and as it is proved; name what cannot be drawn.
 
-    A curve is drawn only where it is finite and where summary.json states its δ, mechanism, relation,
-    adversary and accountant, which its legend repeats.
+    A curve is drawn only where it is finite, where a proved ε is useful, and where summary.json states its δ,
+    mechanism, relation, adversary and accountant, which its legend repeats.
     """
     curves = spent(runs)
     if not curves:
@@ -266,8 +266,16 @@ class SpentEpsilon:
 
     @property
     def finite(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The points to draw: none where the terms are not stated."""
-        return _finite(self.round, self.values) if self.claim else (self.round[:0], self.values[:0])
+        """The points to draw: none where the terms are not stated, nor where a proved ε is too large to be useful."""
+        if not self.claim:
+            return self.round[:0], self.values[:0]
+        return _finite(self.round, np.where(self._large, np.inf, self.values))
+
+    @property
+    def _large(self) -> NDArray[np.bool_]:
+        """Where a proved ε is too large to be useful, bool [R]."""
+        proved = self.claim is not None and bool(self.claim["holds"])
+        return proved & np.isfinite(self.values) & ~claim_words.small(self.values)
 
     @property
     def obstacle(self) -> str:
@@ -276,6 +284,10 @@ class SpentEpsilon:
         total = len(self.values)
         parts = [f"ε is infinite at {infinite:,} of {total:,} rounds"] if infinite else []
         parts += [f"no ε is stated at {missing:,} of {total:,} rounds"] if missing else []
+        if large := int(self._large.sum()):
+            parts.append(
+                f"ε is above {claim_words.USEFUL:g}, {claim_words.TOO_LARGE}, at {large:,} of {total:,} rounds"
+            )
         if infinite + missing < total and not self.claim:
             parts.append("the summary does not state its terms")
         return " and ".join(parts)

@@ -95,8 +95,11 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
 
 def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = False) -> list[Row]:
     """Return the few figures that a page opens with; published: those that may leave of a private run alone."""
-    epsilon, whom = smallest(summary.get("epsilon") or ())
-    proved = ("ε", f"{epsilon}, against {whom}" if epsilon else "no useful ε is proved")
+    claims = summary.get("epsilon") or ()
+    epsilon, whom = smallest(claims)
+    noised = any(claim["mechanism"] != "none" for claim in claims)
+    nothing = "no useful ε is proved" if noised else "nothing is promised, because no noise is added"
+    proved = ("ε", f"{epsilon}, against {whom}" if epsilon else nothing)
     if published:
         return [proved, ("updates", text.number(summary.get("updates"))), ("status", _status(summary))]
     name, stale = score_name(summary), summary.get("staleness") or {}

@@ -27,6 +27,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.experiment.diagnostics import LATE
 from raydpzv.files import json_number
+from raydpzv.privacy.claim_words import cut
 from raydpzv.records.store import Rows
 from raydpzv.report import text
 from raydpzv.report.plots import FAINT, INK, chart, plain_log, wide
@@ -142,7 +143,10 @@ def _figures(title: str, name: str, form: str) -> Column[Row]:
 
 
 def _proved(row: Row) -> str:
-    return "" if math.isnan(row["epsilon"]) else f"{text.number(row['epsilon'])} ({row['adversary']})"
+    if math.isnan(row["epsilon"]):
+        return ""
+    large = cut({"epsilon": row["epsilon"], "holds": True})
+    return f"{large or text.number(row['epsilon'])} ({row['adversary']})"
 
 
 def schedule_text(value: Any) -> str:

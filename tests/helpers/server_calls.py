@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import ray
 
+from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Status
 
 
@@ -56,6 +57,17 @@ def answer_at_once(monkeypatch: pytest.MonkeyPatch, room: str, looks: int) -> No
     for place in ("actors.driver.get", f"actors.{room}.driver.get"):
         monkeypatch.setattr(place, lambda reference, timeout, what: reference)
     monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
+
+
+def log_clock(monkeypatch: pytest.MonkeyPatch, log: list[str]) -> None:
+    """Add to the log when a run's clock starts."""
+    starting_in = WallClock.starting_in
+
+    def started(seconds: float, at: float = 0.0) -> WallClock:
+        log.append("the clock")
+        return starting_in(seconds, at)
+
+    monkeypatch.setattr(WallClock, "starting_in", started)
 
 
 class _Call:

@@ -35,6 +35,9 @@
   const newest = (run, update) => (run.evaluated ? run.evaluated.findLastIndex((at) => at <= update) : -1);
   const named = (run, client) => run.about.names[client] ?? `client ${client}`;
 
+  // from which update on, the terms of the ε so far, and whether it is useful
+  const termsAt = ({ about }, update) => (about.terms || []).findLast(([first]) => first <= update);
+
   const facts = (run, k) => {
     const { about } = run, update = run.at[k], found = [], seen = newest(run, update), add = (name, value) => found.push([name, value]);
     if (about.score) add(about.score, seen < 0 ? "–" : `${scored(run, run.scores[seen])} after update ${plain(run.evaluated[seen])}`);
@@ -48,7 +51,7 @@
     if (scalars.length) add(run.pairs[k] > 1 ? "step size, first seed" : "step size, seed", `${plain(run.lr ? run.lr[k] : about.lr, 3)}, ${run.seeds[k].toString(16)}`);
     if (run.stale?.some((age) => age)) add("staleness", `${plain(run.stale[k])} updates`);
     if (run.clipped) add("clipped", records(run.clipped[k]));
-    if (run.epsilon) add("ε so far", run.epsilon[k] > about.useful ? `no useful ε (${plain(run.epsilon[k])})` : plain(run.epsilon[k]));
+    if (run.epsilon) add("ε so far", termsAt(run, update)?.[2] === false ? `no useful ε (${plain(run.epsilon[k])})` : plain(run.epsilon[k]));
     return found;
   };
 
@@ -64,7 +67,7 @@
       box.append(term, held);
       return box;
     }));
-    const terms = (run.about.terms || []).findLast(([first]) => first <= update);
+    const terms = termsAt(run, update);
     byId("moment-terms").textContent = terms && run.epsilon ? `ε = ${plain(run.epsilon[k])}, ${terms[1]}` : "";
     byId("moment-said").textContent = said;
   };

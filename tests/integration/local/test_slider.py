@@ -23,6 +23,7 @@ from scenarios.commands.step import _Walk
 from tests.helpers import small_horizontal
 from tests.helpers.browser import AXE, CHROMIUM, tab
 from tests.helpers.commands import call
+from tests.helpers.synthetic_run import TERMS
 
 SIZES = ["budget.updates=60", "data.train_rows=150", "data.test_rows=40", "evaluate.every=1"]
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -102,6 +103,18 @@ def test_the_slider_says_what_the_rows_and_step_say(browser, split):
         assert float(words[2].replace(",", "")) == pytest.approx(spent, rel=1e-3)
         assert bool(words[1]) is (spent > USEFUL)
     assert (browser.logged, browser.asked) == ([], [page.as_uri()])
+
+
+@needs_chromium
+def test_the_slider_calls_an_epsilon_useful_exactly_where_its_terms_do(browser, split, tmp_path, monkeypatch):
+    claim = {**TERMS, "adversary": "client", "accountant": "PLD", "holds": True}
+    spent = np.concatenate(([np.nan], np.full(30, USEFUL * (1 + 5e-7)), np.full(30, USEFUL * (1 + 2e-6))))
+    monkeypatch.setattr(page_steps, "spent_epsilon", lambda *_: (spent, claim))
+    browser.open(write_page([split], tmp_path)[0])
+    for update, useful in ((1, True), (30, True), (31, False), (60, False)):
+        assert ("no useful ε" in moved_to(browser, update)["ε so far"]) is not useful
+        terms = browser.run("document.querySelector('#moment-terms').textContent")
+        assert terms.endswith("; proved" if useful else "; no useful ε")
 
 
 @needs_chromium

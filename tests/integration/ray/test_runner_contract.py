@@ -293,6 +293,52 @@ def test_a_live_run_serves_each_update_once_and_replays(row, tmp_path):
         assert {m["bytes"] for m in run.rows("message").to_pylist() if m["kind"] == "Slopes"} == {4}
 
 
+@dataclasses.dataclass(frozen=True)
+class SlowlyScoredHosts(PreparedHorizontal):
+    """A prepared one whose evaluations take longer than updates."""
+
+    def client_group(self, updates=None, device="cpu"):
+        return SlowlyScored(PreparedHorizontal.client_group(self, updates, device))
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowlyScoredClient(ClientFactory):
+    def make(self, device="cpu"):
+        return SlowlyScored(ClientFactory.make(self, device))
+
+
+class SlowlyScored:
+    """A role that takes as long as hundreds of updates for an evaluation."""
+
+    def __init__(self, role):
+        self._role = role
+
+    def evaluate(self, *version):
+        time.sleep(0.3)
+        return self._role.evaluate(*version)
+
+    def __getattr__(self, name):
+        return getattr(self._role, name)
+
+
+@pytest.mark.parametrize("runner", ["local", "ray"])
+@pytest.mark.parametrize("row", ["vertical, socket, scalars", "horizontal, calls"])
+def test_nothing_is_served_before_a_live_run_is_first_evaluated(row, runner, monkeypatch):
+    monkeypatch.setattr("actors.driver.HEAD_START", 0.0)
+    monkeypatch.setattr("raydpzv.experiment.local_session.HEAD_START", 0.0)
+    case, placed = WALL[row]
+    more = ("arrivals.rate=500", "clock.compute=0.0", "budget.updates=30", "evaluate.every=30")
+    prepared = prepare(spec_of(case, *(placed if runner == "ray" else ()), *more))
+    if row.startswith("horizontal"):
+        prepared = as_kind(SlowlyScoredHosts, prepared)
+    else:
+        prepared = with_clients(prepared, SlowlyScoredClient)
+    run = run_prepared(prepared, runner=runner)
+    first = run.rows("evaluation").to_pylist()[0]
+    assert (first["round"], first["time"]) == (0, 0.0)
+    assert min(row["due"] for row in run.rows("service").to_pylist()) < 0.1, "the clock starts after it"
+
+
 def verified_by(row):
     if row.startswith("horizontal"):
         return rebuild

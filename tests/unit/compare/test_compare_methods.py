@@ -171,7 +171,7 @@ def test_noise_of_a_fixed_deviation_is_noise_in_tables_and_pictures(tmp_path):
     noisy = found.runs.to_pylist()[0]
     assert (noisy["sigma"], noisy["epsilon"], noisy["private"]) == (0.1, None, False)
     assert privacy_line(found.claims, found.runs) == (
-        "Privacy: NOT PRIVATE, no useful ε is proved for any of the 1 lines with noise."
+        "Privacy: NOT PRIVATE, no useful ε is proved for the only line with noise."
     )
     (without,) = compared_privacy(found.claims, found.runs).without
     assert "VAFL" not in without

@@ -92,11 +92,12 @@ def test_a_control_that_predicts_one_class_is_no_failure_and_one_that_crashes_is
     made = Made().run("a", None, 0, 0.5)
     for seed, outcome in enumerate(("constant prediction", "one class' share")):
         made.run("frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome)
-    assert grid_of(made.tables)[1]["runs"].startswith("2, 2 as a control may: ")
-    assert rows_of.failures_line(made.tables[0]).startswith(
-        "Failures: none of 3 runs; 2 of the control predict one"
+    assert grid_of(made.tables)[1]["runs"] == "2 (2 predict one class)"
+    assert rows_of.failures_line(made.tables[0]) == (
+        "Failures: none of 3 runs; 2 of the control predict one class, as its clients never train"
     )
-    assert [line.split(":")[0] for line in rows_of.failure_lines(made.tables[0])] == ["as a control may"] * 2
+    said = [line.split(":")[0] for line in rows_of.failure_lines(made.tables[0])]
+    assert said == ["no failure of a control"] * 2
     assert [r["failed"] for r in rows_of.run_rows(made.tables[0], {})] == [False] * 3
     for control, method, outcome in ((True, "frozen", "failed"), (True, "sgd", "constant prediction")):
         made.run(method, None, 2, 0.1, control=control, method=method, outcome=outcome)
@@ -105,6 +106,13 @@ def test_a_control_that_predicts_one_class_is_no_failure_and_one_that_crashes_is
             line.startswith(f"FAILED: {method}, seed 2") for line in rows_of.failure_lines(made.tables[0])
         )
         assert rows_of.run_rows(made.tables[0], {})[-1]["failed"]
+
+
+def test_a_control_s_failures_are_counted_beside_those_that_predict_one_class() -> None:
+    made = Made()
+    for seed, outcome in enumerate(("diverged", "constant prediction", "not run")):
+        made.run("frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome)
+    assert grid_of(made.tables)[0]["runs"] == "2, 1 FAILED: diverged (1 predicts one class), 1 not run"
 
 
 def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:
@@ -278,13 +286,22 @@ def test_a_target_says_who_reached_it_cheapest():
 def test_the_line_on_privacy_counts_and_names_the_useful_epsilons():
     runs, _, claims = field().tables
     assert privacy_line(claims, runs) == (
-        "Privacy: 1 of 2 lines with noise are private; the others are NOT PRIVATE. quick <b>bold</b>, calibrated to "
+        "Privacy: 1 of 2 lines with noise is private; the others are NOT PRIVATE. quick <b>bold</b>, calibrated to "
         "ε = 1: PRIVATE. ε = 8 (δ = 0.001, replace one record) is proved against all clients together."
     )
     made = Made().run("a", 1.0, 0, 0.5, private=False).claim("a", 1.0, math.inf)
     runs, _, claims = made.tables
     assert privacy_line(claims, runs) == (
-        "Privacy: NOT PRIVATE, no useful ε is proved for any of the 1 lines with noise."
+        "Privacy: NOT PRIVATE, no useful ε is proved for the only line with noise."
+    )
+    made.run("b", 1.0, 0, 0.5, private=False).claim("b", 1.0, math.inf)
+    runs, _, claims = made.tables
+    assert privacy_line(claims, runs) == (
+        "Privacy: NOT PRIVATE, no useful ε is proved for any of the 2 lines with noise."
+    )
+    runs, _, claims = Made().run("a", 1.0, 0, 0.5).claim("a", 1.0, 8.0).tables
+    assert privacy_line(claims, runs).startswith(
+        "Privacy: the only line with noise is private. a, calibrated"
     )
     runs, _, claims = Made().run("a", None, 0, 0.5).tables
     assert privacy_line(claims, runs).startswith("Privacy: no line adds noise")

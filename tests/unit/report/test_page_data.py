@@ -56,6 +56,11 @@ def test_the_axis_of_epsilon_says_whose_it_is_and_is_left_out_where_nothing_is_s
     both = page_data.axes([run, paper, silent], "virtual")[0]["epsilon"]
     assert both == f"ε spent so far, a: {CLIENT}; b: {PAPER}"
     assert "epsilon" not in page_data.axes([silent], "virtual")[0]
+    large = run.rows["release"].set_column(
+        place, "epsilon_client", pa.array(np.full(len(unproved), 53_490.0))
+    )
+    useless = replace(run, rows={**run.rows, "release": large})
+    assert page_data.axes([useless], "virtual")[0]["epsilon"] == f"ε spent so far, {PAPER}"
 
 
 def test_a_heat_map_has_the_mean_age_of_each_clients_embeddings(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.report import page as pages
 from raydpzv.report.comparison_page import About, write_comparison
-from raydpzv.report.page import write_report
+from raydpzv.report.page import write_page, write_report
 from raydpzv.report.run_tables import RunView
 from tests.helpers.browser import AXE, CHROMIUM, Tab, tab
 from tests.helpers.report_views import without_pixels
@@ -84,6 +84,28 @@ def test_pages_are_quiet_short_and_open_with_a_chart(
         assert browser.run("getComputedStyle(document.body).backgroundColor === 'rgb(13, 17, 23)'") is dark
     browser.run("console.error('heard')")
     assert browser.logged, "control"
+
+
+def test_numbers_of_the_privacy_table_and_labels_of_tools_stay_on_one_line(
+    browser: Tab, tmp_path: Path
+) -> None:
+    run = build_run(tmp_path / "run", rounds=60, private=True)
+    summary = json.loads((run / "summary.json").read_text())
+    for claim in summary["epsilon"]:
+        claim |= {"epsilon": 53_490.0, "holds": True, "guess": 0.999}
+    (run / "summary.json").write_text(json.dumps(summary))
+    page = write_page([run], operator=True)[0]
+    words = (
+        "[...document.querySelectorAll('.tools label, .claims td.right')].map(e => {"
+        "const node = [...e.childNodes].find(n => n.nodeType === 3 && n.data.trim()), range = document.createRange();"
+        "range.selectNodeContents(node || e);"
+        "return [range.toString(), new Set([...range.getClientRects()].map(r => Math.round(r.top))).size]; })"
+    )
+    for width, height, dark in WINDOWS:
+        browser.open(page, width, height, dark=dark)
+        lines = browser.run(words)
+        assert {"> 10", "99.9 %", "Across "} <= {text for text, _ in lines}
+        assert [text for text, count in lines if count > 1] == []
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: .ci/run fetches it and sets RAYDPZV_AXE")

@@ -151,13 +151,23 @@ def test_releases_of_a_run_that_claims_epsilon_of_users_alone_are_no_curve(priva
 
 
 def test_a_wide_span_of_epsilon_reads_in_plain_numbers(private: RunView) -> None:
-    shown = figure(run_plots.epsilon_over_updates([releases(private, [0.0, 1.0], [100.0, 157_480.0])]))
+    shown = figure(run_plots.epsilon_over_updates([releases(private, [0.0, 157_480.0], [1.0, 2.0])]))
     write = shown.axes[0].yaxis.get_major_formatter()
     assert [write(v) for v in (0.01, 1.0, 1000.0, 100_000.0)] == ["0.01", "1", "1,000", "100,000"]
     heights = {words: height for words, (height, _) in margin(shown).items()}
     assert heights["ε = 157,480"] > 0.9
-    nothing = figure(run_plots.epsilon_over_updates([releases(private, [0.0, 0.0], [1.0, 100.0])]))
-    assert list(margin(nothing)) == ["ε = 100"]
+    nothing = figure(run_plots.epsilon_over_updates([releases(private, [0.0, 0.0], [0.01, 9.0])]))
+    assert list(margin(nothing)) == ["ε = 9"]
+
+
+def test_a_proved_epsilon_is_drawn_while_it_is_useful(private: RunView) -> None:
+    picture = run_plots.epsilon_over_updates([releases(private, [20.0, 30.0], [10.0 * (1 + 5e-7), 10.1])])
+    solid, dashed = figure(picture).axes[0].get_lines()
+    assert list(solid.get_ydata()) == [10.0 * (1 + 5e-7)]
+    assert list(dashed.get_ydata()) == [20.0, 30.0], "what a paper claims is called not proved already"
+    assert picture is not None
+    assert f"{run_plots.CLIENT}: ε is above 10, no useful ε, at 1 of 2 rounds" in picture.caption
+    assert "no useful ε" not in legend_text(figure(picture))
 
 
 def test_epsilon_is_linear_when_it_spans_little(private: RunView) -> None:

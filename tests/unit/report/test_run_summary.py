@@ -143,6 +143,17 @@ def test_summary_rows_say_the_numbers() -> None:
     assert not any("ε" in value or "PRIVATE" in value for value in rows.values())
 
 
+def test_the_key_figures_say_what_is_promised() -> None:
+    def said(*claims: Any) -> str:
+        return dict(run_summary.key_figures(summary(epsilon=claims)))["ε"]
+
+    nothing = PROVED | {"mechanism": "none", "epsilon": "infinity", "holds": False}
+    assert said(PROVED, nothing) == "8.25, against all clients together"
+    assert said(PROVED | {"epsilon": 10.1}, nothing) == "no useful ε is proved"
+    for claims in ((), (nothing,)):
+        assert said(*claims) == "nothing is promised, because no noise is added"
+
+
 def test_what_was_compiled_is_said_of_runs_that_compiled() -> None:
     kernels = {"compiled": 6, "seconds": 12.5}
     assert dict(run_summary.summary_rows({"kernels": kernels}))["kernels"] == "6 compiled in 12.5 s"

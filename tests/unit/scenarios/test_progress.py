@@ -58,7 +58,7 @@ def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_
         "0.4 claimed by the paper, not proved",
     ):
         assert part in text
-    assert "1.235e+04 proved against the clients" in text
+    assert "> 10 against the clients: no useful ε" in text
 
 
 def test_an_actor_that_was_made_again_is_a_line_of_its_own():
@@ -127,6 +127,19 @@ def console(stream, *, terminal=False):
     return Console(file=stream, force_terminal=terminal, width=100, color_system=None)
 
 
+def test_the_live_view_judges_each_epsilon_as_a_privacy_table_does():
+    users = seen(
+        STATUS._replace(privacy=LARGE._replace(external=mu_of(2, 1e-5))), scenarios.load("digits_users")
+    )
+    assert "2 proved against anyone who sees the models; > 10 against one silo: no useful ε" in " ".join(
+        users.split()
+    )
+    nothing = seen(
+        STATUS._replace(privacy=PrivacyLoss(math.nan, math.inf, 1e-3)), scenarios.load("digits_dpzv")
+    )
+    assert "∞ against the clients: nothing proved" in nothing
+
+
 def seen(status, spec):
     """The live view as text."""
     stream = io.StringIO()
@@ -183,6 +196,8 @@ def test_the_time_before_a_first_update_foretells_nothing(monkeypatch, begins, f
 PROVED = PrivacyLoss(math.nan, mu_of(0.7, 1e-5), 1e-5)
 CLAIMED = PrivacyLoss(mu_of(0.4, 1e-3), mu_of(123_456.7, 1e-3), 1e-3)
 OF_USERS = PrivacyLoss(math.nan, mu_of(3, 1e-5), 1e-5, mu_of(2, 1e-5), mu_of(7, 1e-5))
+AT_10 = PrivacyLoss(math.nan, mu_of(10 * (1 + 1e-7), 1e-5), 1e-5)
+LARGE = PrivacyLoss(math.nan, mu_of(11, 1e-5), 1e-5, mu_of(11, 1e-5), mu_of(700, 1e-5))
 
 
 def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypatch):
@@ -194,19 +209,27 @@ def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypat
             shown.status(status)
             said[0]()
     lines = stream.getvalue().splitlines()
-    terms = "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; proved against the clients; claimed by the paper"
+    terms = (
+        "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; against the clients; claimed by the paper"
+    )
     assert [line.startswith("ε: ") for line in lines] == [False, False, True, False, False]
     assert lines[2] == f"{terms}, not proved"
-    assert all("proved ε 1.235e+05, claimed ε 0.4" in line for line in lines[3:])
+    assert all("ε > 10 (no useful ε), ε 0.4 (claimed)" in line for line in lines[3:])
 
 
 @pytest.mark.parametrize(
     ("scenario", "privacy", "stated"),
     [
-        ("digits_dpzv", CLAIMED, "proved ε 1.235e+05, claimed ε 0.4"),
-        ("digits_dpzv", PrivacyLoss(mu_of(0.4, 1e-3), math.inf, 1e-3), "proved ε ∞, claimed ε 0.4"),
-        ("digits_private", PROVED, "accuracy 0.750, loss 0.625, proved ε 0.7"),
+        ("digits_dpzv", CLAIMED, "ε > 10 (no useful ε), ε 0.4 (claimed)"),
+        (
+            "digits_dpzv",
+            PrivacyLoss(mu_of(0.4, 1e-3), math.inf, 1e-3),
+            "ε ∞ (nothing proved), ε 0.4 (claimed)",
+        ),
+        ("digits_private", PROVED, "accuracy 0.750, loss 0.625, ε 0.7 (proved)"),
+        ("digits_private", AT_10, "accuracy 0.750, loss 0.625, ε 10 (proved)"),
         ("digits_users", OF_USERS, "ε 2 (outsiders), 3 (silo), 7 (server)"),
+        ("digits_users", LARGE, "ε > 10 (outsiders), > 10 (silo), > 10 (server), > 10: no useful ε"),
         ("digits_decomfl", UNACCOUNTED, "accuracy 0.750, loss 0.625"),
     ],
 )
@@ -254,6 +277,23 @@ def test_off_a_terminal_the_start_says_what_it_waits_for_and_lines_follow():
         assert stream.written.wait(30)
     assert all(line.strip() for line in stream.getvalue().splitlines())
     assert "500/2,000 updates" in stream.getvalue()
+
+
+def test_the_same_wait_is_said_after_twice_the_time_again(monkeypatch):
+    now, lines = [0.0], []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(display, "repeated", lambda interval, act: nullcontext(lines.append(act)))
+    stream = io.StringIO()
+    with live_progress(scenarios.load("digits_dpzv"), console(stream)) as shown:
+        now[0] = 3.0
+        shown.status(Status(stage="the evaluation of the initial model"))
+        for now[0] in range(10, 101, 10):
+            lines[0]()
+        shown.status(Status(stage="the clients"))
+    waits = [line.split(": ") for line in stream.getvalue().splitlines()]
+    seconds = ["3 s", "10 s", "20 s", "40 s", "1 min 20 s", "1 min 40 s"]
+    assert [when.removeprefix("starting, ") for when, _ in waits] == seconds
+    assert len({what for _, what in waits}) == 2
 
 
 def test_nothing_is_printed_before_the_interval_is_over_nor_if_that_is_wanted():

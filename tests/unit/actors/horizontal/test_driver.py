@@ -26,7 +26,7 @@ from raydpzv.sim.pull import HostShare
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
 from tests.helpers.numbered_rows import begun, evaluations
-from tests.helpers.server_calls import ServerCalls, answer_at_once
+from tests.helpers.server_calls import ServerCalls, answer_at_once, log_clock
 
 SMALL = ("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12")
 PRIVATE = (
@@ -50,8 +50,11 @@ WALL = (
     [*SMALL, *PRIVATE, "clock.kind=wall", "arrivals.rate=200", "resources.lane=ray"],
 )
 
-STEPS = ("warm_up", "bring_segment", "open_wall", "keep_segment", "run", "look", "stop", "close")
-"""What is asked of actors in an order that matters."""
+STEPS = (
+    *("warm_up", "bring_segment", "the clock", "open_wall", "keep_segment"),
+    *("run", "look", "stop", "close"),
+)
+"""What is asked of actors in an order that matters, and when the clock starts."""
 
 
 @pytest.fixture
@@ -104,6 +107,7 @@ def led(
     """Let a driver go through a leg whose hosts end after the statuses; return what was asked, and the order."""
     answer_at_once(monkeypatch, "horizontal", len(statuses) - 1)
     log = list[str]()
+    log_clock(monkeypatch, log)
     server = ServerCalls("server", log, segment_start=leg, look="an evaluation", keep_segment="a checkpoint")
     hosts = [ServerCalls(f"host {host}", log, run=f"loop {host}") for host in range(2)]
     server.statuses = statuses
@@ -111,7 +115,7 @@ def led(
     assert isinstance(spec, HorizontalScenario)
     pool: Any = SimpleNamespace(actors=hosts)
     module._Driver(prepare_horizontal(spec), actors_of(server, pool), hooks(folder))._work()
-    return server, hosts, [name for name in log if name.split(".")[1] in STEPS]
+    return server, hosts, [name for name in log if name.split(".")[-1] in STEPS]
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -122,19 +126,21 @@ def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_
     statuses = [Status(updates=50), Status(updates=51), Status(updates=52, stop_reason=stopped_by)]
     before = time.time()  # noqa: TID251
     server, hosts, order = led(folder, SegmentStart(number, 12.5, 40, {}), statuses, monkeypatch)
-    ((origin, viewer),) = server.asked("open_wall")
+    ((origin,),) = server.asked("open_wall")
     began = origin - HEAD_START + 12.5
     assert before - 1e-3 <= began <= time.time() + 1e-3  # noqa: TID251
-    assert viewer is hosts[0]
+    assert server.asked("bring_segment") == [[hosts[0]]], "where the model is seen"
     begins = math.nextafter(12.5, math.inf) if number > 1 else 0.0
     for host, actor in enumerate(hosts):
         assert actor.asked("run") == [[server, origin, HostShare(host, 2, begins), None]]
         assert len(actor.asked("stop")) == 1
     first = order.index("server.keep_segment")
     warmed = ["server.warm_up", "host 0.warm_up", "host 1.warm_up"]
-    assert order[:first] == [*warmed, "server.bring_segment", "server.open_wall"]
-    assert order[first + 1 : first + 4] == ["host 0.run", "host 1.run", "server.look"]
-    assert server.asked("look") == [[number == 1], [], [True]]
+    # the clock starts after the first evaluation, and so does all that may be served
+    looks = ["server.look"] if number == 1 else []
+    assert order[:first] == [*warmed, "server.bring_segment", *looks, "the clock", "server.open_wall"]
+    assert order[first + 1 : first + 3] == ["host 0.run", "host 1.run"]
+    assert server.asked("look") == [*([[True]] if number == 1 else []), [], [True]]
     assert server.asked("stop") == [[NOBODY_WAKES]]
     due = [("due", True)]
     assert server.asked("keep_segment")[0] == due

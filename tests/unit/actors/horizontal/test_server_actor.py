@@ -64,7 +64,7 @@ class Server:
             ledger = Opened.open(opened.ledger, expect=prepared.plan.header())
         self.ledger, self.actor = ledger, HorizontalServerActor(prepared)
         self.actor.begin(ledger, self.checkpoint, keeps=keeps)
-        self.actor.bring_segment()
+        self.actor.bring_segment(self.host)
 
     def kept(self, *, due: bool) -> list[Checkpoint]:
         """The checkpoints that come of asking for one."""
@@ -92,11 +92,18 @@ def test_a_second_segment_begins_after_the_ledgers_last_update(
     spent = server.actor.spent()
     assert spent is not None
     assert spent.releases == updates + 3, "what is on record, and for each silo one that was under way"
-    server.actor.open_wall(was["origin"] + 7.0, server.host)
+    server.actor.open_wall(was["origin"] + 7.0)
     ((rows, _),) = server.actor.drain()
     (begun,) = rows["leg"].to_pylist()
     assert (begun["leg"], begun["time"], begun["recovered"]) == (2, was["time"], updates - round)
     assert begun["gap"] == pytest.approx(7.0)
+
+
+def test_the_first_evaluation_comes_before_the_server_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(None, monkeypatch)
+    server.actor.look(True)
+    ((rows, _),) = server.actor.drain()
+    assert [(row["round"], row["time"]) for row in rows["evaluation"].to_pylist()] == [(0, 0.0)]
 
 
 def test_no_segment_evaluates_what_another_has(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +111,7 @@ def test_no_segment_evaluates_what_another_has(killed: Path, monkeypatch: pytest
     server = Server(killed, monkeypatch, f"evaluate.every={round}")
     updates = server.ledger.version
     assert round <= updates < 2 * round
-    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    server.actor.open_wall(time.time())  # noqa: TID251
     server.actor.look()
     assert not server.host.looked, "the leg before has"
     server.actor.look(True)
@@ -121,7 +128,7 @@ def test_what_no_segment_has_evaluated_is_evaluated_once(
     shutil.copytree(killed, tmp_path / "run")
     drop_checkpoints(tmp_path / "run")  # so that nobody knows of an evaluation
     server = Server(tmp_path / "run", monkeypatch)
-    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    server.actor.open_wall(time.time())  # noqa: TID251
     for _ in range(2):
         server.actor.look()
     assert server.host.looked == [server.ledger.version]
@@ -131,7 +138,7 @@ def test_its_checkpoints_say_which_segment_and_whether_anything_can_be_under_way
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)
-    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    server.actor.open_wall(time.time())  # noqa: TID251
     (kept,) = server.kept(due=True)
     run: Any = kept.state["run"]
     assert (kept.round, run["leg"], run["stopped"]) == (server.ledger.version, 2, False)
@@ -148,7 +155,7 @@ def test_of_a_run_that_ended_otherwise_something_may_be_under_way(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)
-    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    server.actor.open_wall(time.time())  # noqa: TID251
     server.actor.stop("the run broke off")
     (kept,) = server.kept(due=True)
     run: Any = kept.state["run"]

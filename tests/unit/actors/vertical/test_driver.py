@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,13 @@ from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
 from tests.helpers.numbered_rows import begun
-from tests.helpers.server_calls import ServerCalls, answer_at_once
+from tests.helpers.server_calls import ServerCalls, answer_at_once, log_clock
 
-STEPS = ("open_warm_up", "bring_segment", "open_wall", "keep_segment", "run", "evaluate", "stop", "close")
-"""What is asked of actors in an order that matters."""
+STEPS = (
+    *("open_warm_up", "bring_segment", "evaluate_wall", "evaluate", "the clock", "open_wall"),
+    *("keep_segment", "run", "stop", "close"),
+)
+"""What is asked of actors in an order that matters, and when the clock starts."""
 HELD = ((0, 2), (1, 3))
 
 
@@ -48,11 +52,13 @@ def run(
     leg: SegmentStart,
     statuses: list[Status],
     monkeypatch: pytest.MonkeyPatch,
+    stop: threading.Event | None = None,
 ) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
     """Let a driver go through a leg in which actors end when the statuses do; return what was asked, and the order."""
     answer_at_once(monkeypatch, "vertical", len(statuses) - 1)
     monkeypatch.setattr(module._Driver, "_warm_up", lambda self: self._server.open_warm_up.remote())
     log = list[str]()
+    log_clock(monkeypatch, log)
     server = ServerCalls("server", log, segment_start=leg, keep_segment="a checkpoint", wanted={})
     clients = [
         ServerCalls(f"actor {a}", log, run=f"loop {a}", evaluate_wall=f"held out of {a}") for a in range(2)
@@ -63,9 +69,9 @@ def run(
     )
     nobody: Any = SimpleNamespace(count=0)
     writer = RowWriter(folder, 1e9, Callbacks())
-    hooks = RunHooks(writer, nobody, Callbacks(), RunOptions().stop, unheard, True, nobody)
+    hooks = RunHooks(writer, nobody, Callbacks(), stop or RunOptions().stop, unheard, True, nobody)
     module._Driver(prepared, actor_set, hooks)._work()
-    return server, clients, [name for name in log if name.split(".")[1] in STEPS]
+    return server, clients, [name for name in log if name.split(".")[-1] in STEPS]
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -95,17 +101,40 @@ def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_
     holders = {0: clients[0], 2: clients[0], 1: clients[1], 3: clients[1]}
     assert server.asked("keep_segment")[0] == [holders, ("due", True)]
     assert [holders, ("due", False)] in server.asked("keep_segment"), "and others on the way"
-    begins = ["server.open_warm_up", "server.bring_segment", "server.open_wall", "server.keep_segment"]
-    looks = ["server.evaluate"] if number == 1 else []
-    assert order[: 6 + len(looks)] == [*begins, "actor 0.run", "actor 1.run", *looks]
+    # the clock starts after the first evaluation, and so does all that may be served
+    looks = (
+        [*["actor 0.evaluate_wall", "actor 1.evaluate_wall"] * 2, "server.evaluate"] if number == 1 else []
+    )
+    begins = ["server.open_warm_up", "server.bring_segment", *looks, "the clock", "server.open_wall"]
+    begins += ["server.keep_segment", "actor 0.run", "actor 1.run"]
+    assert order[: len(begins)] == begins
     last = ["server.keep_segment"] if stopped_by == USER else []
-    assert order[-3 - len(last) :][:-1] == ["server.stop", "server.close", *last]
-    assert order[-1] == "server.evaluate"
+    looked = [name for name in order if not name.endswith("evaluate_wall")]
+    assert looked[-3 - len(last) :][:-1] == ["server.stop", "server.close", *last]
+    assert looked[-1] == "server.evaluate"
     assert server.asked("stop") == [[NOBODY_WAKES]]
     assert (server.asked("keep_segment")[-1] == [holders, ("due", True)]) == (stopped_by == USER)
     # of a first leg at its start, after 40 updates, and at the end; of a second those at the end alone
     assert len(server.asked("evaluate")) == (3 if number == 1 else 1)
     assert server.asked("evaluate")[-1] == [["held out of 0", "held out of 1"] * 2], "in client order"
+
+
+def test_a_wish_to_stop_that_came_before_the_server_opened_is_passed_on_again(
+    prepared: PreparedVertical, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, pressed = RunOptions().stop, module._Driver._bring_segment
+
+    def press(driver: Any) -> Any:
+        stop.set()
+        driver._poll()
+        return pressed(driver)
+
+    monkeypatch.setattr(module._Driver, "_bring_segment", press)
+    over = [Status(updates=3, stop_reason=USER)]
+    _, _, order = run(prepared, folder, SegmentStart(1, 0.0, 0, {}), over, monkeypatch, stop)
+    opens = order.index("server.open_wall")
+    assert "server.stop" in order[:opens]
+    assert order[opens:].index("server.stop") < order[opens:].index("actor 0.run")
 
 
 def test_it_is_evaluated_when_so_many_updates_more_were_made(

@@ -87,6 +87,13 @@ def test_a_second_segment_begins_where_the_checkpoint_is(
             assert order.round == handed[client].round
 
 
+def test_the_first_evaluation_comes_before_the_server_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(None, monkeypatch)
+    server.actor.evaluate([server.holders[m].evaluate_wall.remote(m) for m in range(4)])
+    ((rows, _),) = server.actor.drain()
+    assert [(row["round"], row["time"]) for row in rows["evaluation"].to_pylist()] == [(0, 0.0)]
+
+
 def test_its_checkpoints_hold_what_was_served_in_all_segments_and_every_clients_state(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
