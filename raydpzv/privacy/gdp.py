@@ -125,13 +125,18 @@ def _log_delta(t: float, mu: float) -> float:
 
 def _log_deltas(t: Array, mu: Array) -> Array:
     """`_log_delta`, element by element: the bulk of many in the same operations on arrays."""
-    found = np.empty(len(t))
-    bulk = (t > _FAR_LEFT) & (mu >= _SMALL) if len(t) >= FEW else np.zeros(len(t), bool)
-    others = zip(t[~bulk].tolist(), mu[~bulk].tolist(), strict=True)
-    found[~bulk] = [_log_delta(*pair) for pair in others]
-    a, b = t[bulk], mu[bulk]
+    from scipy.special import ndtr
+
+    found, many = np.empty(len(t)), len(t) >= FEW
+    far, near = many & (t <= _FAR_LEFT), many & (t > _FAR_LEFT) & (mu >= _SMALL)
+    a, b = t[far], mu[far]
+    cut = _each(math.exp, -a * a / 2 - _LOG_ROOT_TAU) * _mills(a + b)
+    found[far] = _each(math.log, ndtr(-a) - cut)
+    a, b = t[near], mu[near]
     gap = _each(math.log, np.maximum(_mills(a) - _mills(a + b), 5e-324))
-    found[bulk] = -a * a / 2 - _LOG_ROOT_TAU + gap
+    found[near] = -a * a / 2 - _LOG_ROOT_TAU + gap
+    others = ~(far | near)
+    found[others] = [_log_delta(*pair) for pair in zip(t[others].tolist(), mu[others].tolist(), strict=True)]
     return found
 
 
