@@ -32,19 +32,17 @@ from typing import Any
 import numpy as np
 import torch
 from common import environment, median, options, show, verdict, write
+from rounds import update_cpu
 from small_loops import TorchParties
 from torch import nn
 from torch.nn import functional
 
 import raydpzv
 import scenarios
-from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.sim.interfaces import Status
 
 METHODS = ("dpzv", "vafl", "decomfl", "mezo")
 VERTICAL = ("dpzv", "vafl")
@@ -328,15 +326,8 @@ def _again(step: Callable[[], None]) -> Iterator[None]:
 
 def run(prepared: Any, warm: int, count: int) -> float:
     """Return CPU seconds of an update of the program, everything recorded and written."""
-    seen: dict[int, float] = {}
-
-    def look(status: Status) -> None:
-        if status.updates in (warm, warm + count):
-            seen.setdefault(status.updates, time.process_time())
-
     with TemporaryDirectory() as folder:
-        run_local(prepared, RunOptions(Path(folder) / "run", progress=look, until=warm + count))
-    return (seen[warm + count] - seen[warm]) / count
+        return update_cpu(prepared, warm, count, Path(folder) / "run")
 
 
 def timed(updates: Iterator[None], count: int) -> float:

@@ -413,9 +413,8 @@ def field_docstrings(config: type) -> dict[str, str]:
     from pydantic import TypeAdapter  # roles run without pydantic; lists of settings do not
 
     found: dict[str, str] = {}
-    for cls in filter(
-        dataclasses.is_dataclass, reversed(config.__mro__)
-    ):  # pydantic leaves out those of bases
+    # pydantic leaves out those of bases
+    for cls in filter(dataclasses.is_dataclass, reversed(config.__mro__)):
         fields = TypeAdapter(cls).json_schema().get("properties", {})
         found |= {name: field["description"] for name, field in fields.items() if "description" in field}
     for field in dataclasses.fields(config):

@@ -106,9 +106,8 @@ class UserMechanism(UserPlan):
         silos, base = self.silos, self.multiplier / self.moved(self.change(adversary, relation))
         if self.kind == "group":
             return base
-        if (
-            self.asynchronous
-        ):  # a silo's sum alone: it moves by C/S, its noise is σC/√S, and everybody sees all of them
+        # a silo's sum alone: it moves by C/S, its noise is σC/√S, and everybody sees all of them
+        if self.asynchronous:
             return base * math.sqrt(silos)
         if adversary == "client":
             if silos == 1:
@@ -121,9 +120,8 @@ class UserMechanism(UserPlan):
             # of A silos a user moves A / S at the most, so that no release shows more than one of all
             return base / math.sqrt((silos - 1) / silos)
         if adversary == "server" and self.aggregation == "plain" and self.weights == "records":
-            return base / math.sqrt(
-                silos
-            )  # all of a user's weight may lie in one silo, whose share of the noise is 1/S
+            # all of a user's weight may lie in one silo, whose share of the noise is 1/S
+            return base / math.sqrt(silos)
         return base
 
     @property

@@ -267,9 +267,8 @@ def _spread(title: str, name: str, show: Show, ends: str = _BELOW) -> Column[Row
         if math.isnan(median) or low == high:
             return show(median)
         words = [show(value) for value in (median, low, high)]
-        if (
-            len({word.rpartition(" ")[1:] for word in words}) == 1 and " " in words[0]
-        ):  # the median has the unit
+        # the median has the unit
+        if len({word.rpartition(" ")[1:] for word in words}) == 1 and " " in words[0]:
             words[1:] = [word.rpartition(" ")[0] for word in words[1:]]
         return words[0] + ends.format(*words[1:])
 

@@ -19,6 +19,7 @@ from raydpzv.compare.run_comparison import (
     opened,
     unfinished,
 )
+from tests.helpers.gate import Gate, StopWaiting, held_work
 from tests.helpers.small_comparisons import small_comparison
 
 
@@ -41,14 +42,16 @@ def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_
 ):
     # spawned, as in the next test, each would import for seconds
     monkeypatch.setattr("raydpzv.compare.run_comparison._SPAWN", multiprocessing.get_context("forkserver"))
-    slow = ("budget.updates=300", "model.engine=torch")  # compiled, a run is over before it is looked at
-    comparison, reasons, killed, most = small_comparison(*slow, seeds=(0,), epsilons=(1.0,)), {}, [], []
+    gate, comparison = Gate(tmp_path / "gate", at=20), small_comparison(seeds=(0,), epsilons=(1.0,))
+    monkeypatch.setattr("raydpzv.compare.run_comparison._work", partial(held_work, gate))
+    reasons, killed, most = {}, [], []
 
     def kill_one(at_work):
         most.append(len(at_work))
-        if not killed and len(at_work) == 2 and all(status.updates > 20 for status in at_work.values()):
+        if not killed and gate.waiting() == 2:
             killed.append(list(at_work))
             os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+            gate.file.touch()
 
     two = partial(in_processes, jobs=2)
     make(
@@ -73,20 +76,17 @@ def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_
     assert not multiprocessing.active_children()
 
 
-def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path):
-    comparison, stop, over = small_comparison("budget.updates=100000", seeds=(0,)), threading.Event(), []
-
-    def halt(at_work):
-        if len(at_work) == 2 and all(status.updates > 50 for status in at_work.values()):
-            stop.set()
-
-    make(
-        partial(in_processes, jobs=2), comparison, tmp_path, lambda planned, why: over.append(why), stop, halt
-    )
-    rows = [row for row in collect(comparison, tmp_path).runs.to_pylist() if row["status"] == "stopped"]
+def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path, monkeypatch):
+    many = 10_000_000  # a process hears of a stop beside its run
+    comparison, over = small_comparison(f"budget.updates={many}", seeds=(0,)), []
+    look = StopWaiting(Gate(tmp_path / "gate", at=50), runs=2)
+    monkeypatch.setattr("raydpzv.compare.run_comparison._work", partial(held_work, look.gate))
+    two, root = partial(in_processes, jobs=2), tmp_path / "two"
+    make(two, comparison, root, lambda planned, why: over.append(why), look.stop, look)
+    rows = [row for row in collect(comparison, root).runs.to_pylist() if row["status"] == "stopped"]
     assert len(over) == len(rows) == 2
     assert all(why == "stopped before its end" for why in over)
-    assert all(0 < row["updates"] < 100_000 for row in rows)
+    assert all(50 <= row["updates"] < many for row in rows)
     assert not multiprocessing.active_children()
 
 

@@ -158,9 +158,8 @@ def replayed_without(history, client, since, answers):
             if others:
                 total = sum(weight for weight, _ in others.values())
                 scalar = sum(weight * values for weight, values in others.values()) / total
-                if len(scalar) < len(
-                    update
-                ):  # the clients' pairs are joined: the client's own have a weight of 0
+                # the clients' pairs are joined: the client's own have a weight of 0
+                if len(scalar) < len(update):
                     scalar = np.concatenate([(w if c in others else 0) / total * v for c, (w, v) in everyone])
         ledger.append(
             party=int(update.party[0]), read=int(update.read[0]), lr=float(update.lr[0]), step=update.step,
