@@ -83,7 +83,7 @@ def _of_section(section: type[BaseModel]) -> Iterator[_Row]:
 
 def _of_config(config: type[MethodConfig]) -> Iterator[_Row]:
     hints = typing.get_type_hints(config, include_extras=True)
-    meanings = field_docstrings(config)
+    meanings = field_docstrings(config)  # type: ignore[arg-type]
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         yield _Row(field.name, field.default, _values(hints[field.name]), meanings[field.name])
 
