@@ -64,8 +64,8 @@ class Rounds:
         return Pace(*np.median(np.diff(times, axis=0) / np.diff(after)[:, None], axis=0).tolist())
 
 
-def update_cpu(prepared: Any, warm: int, count: int, folder: Path | None = None) -> float:
-    """Return CPU seconds of an update in the local runner after the first `warm`, everything recorded."""
+def update_pace(prepared: Any, warm: int, count: int, folder: Path | None = None) -> Pace:
+    """Return the pace of updates in the local runner after the first `warm`, everything recorded."""
     rounds = Rounds()
 
     def look(status: Status) -> None:
@@ -74,4 +74,4 @@ def update_cpu(prepared: Any, warm: int, count: int, folder: Path | None = None)
 
     callbacks = [StatusCallback(look, _BETWEEN * count)]
     run_local(prepared, RunOptions(folder, callbacks=callbacks, until=warm + count))
-    return rounds.pace(warm).cpu
+    return rounds.pace(warm)

@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Any
 
 from common import environment, options, show, verdict, write
-from rounds import Rounds, update_cpu
+from rounds import Rounds, update_pace
 from small_loops import NumpyParties, TorchParties
 
 import scenarios
@@ -63,6 +63,11 @@ def experiment(method: str, updates: int, *overrides: str) -> PreparedVertical:
     return found
 
 
+def runner(found: PreparedVertical, warm: int, count: int) -> float:
+    """Return CPU seconds of an update in the local runner."""
+    return update_pace(found, warm, count).cpu
+
+
 def roles(found: PreparedVertical, warm: int, count: int) -> float:
     """Return CPU seconds of an update of the roles alone."""
     clients, server = [factory.make() for factory in found.clients], found.server.make()
@@ -98,11 +103,11 @@ def timed(updates: Iterator[None], warm: int, count: int) -> float:
 
 
 WAYS: dict[str, tuple[Way, tuple[str, ...]]] = {
-    "torch engine": (update_cpu, ("model.engine=torch",)),
+    "torch engine": (runner, ("model.engine=torch",)),
     "torch loop": (torch_loop, ()),
     "numpy loop": (numpy_loop, ()),
-    "compiled": (update_cpu, ("model.engine=compiled",)),
-    "compiled, no ages": (update_cpu, ("model.engine=compiled", "record.staleness=false")),
+    "compiled": (runner, ("model.engine=compiled",)),
+    "compiled, no ages": (runner, ("model.engine=compiled", "record.staleness=false")),
     "compiled, roles": (roles, ("model.engine=compiled",)),
 }
 

@@ -97,7 +97,7 @@ def small() -> Callable[..., VerticalScenario]:
 def _one_job() -> Iterator[None]:
     """Make a comparison's runs in this process where no test asks for more: another one imports for seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raydpzv.compare.run_comparison._cores", lambda: 1)
+        patch.setattr("raydpzv.compare.run_comparison.cores", lambda: 1)
         yield
 
 

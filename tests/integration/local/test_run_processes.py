@@ -95,7 +95,7 @@ def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path, monkeypatch):
     [(1, (), False), (3, (), True), (None, (), True), (3, ("resources.server_gpus=auto",), False)],
 )
 def test_one_job_or_a_gpu_to_share_stay_in_this_process(monkeypatch, jobs, settings, processes):
-    monkeypatch.setattr("raydpzv.compare.run_comparison._cores", lambda: 3)
+    monkeypatch.setattr("raydpzv.compare.run_comparison.cores", lambda: 3)
     how = on_this_machine(PoolOptions(jobs=jobs), [scenarios.load("digits_dpzv", settings)])
     assert (how is one_by_one) is not processes
     assert not processes or how.keywords == {"jobs": 3}
