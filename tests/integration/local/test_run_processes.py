@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from raydpzv.compare.run_comparison import (
     unfinished,
 )
 from tests.helpers.gate import Gate, StopWaiting, held_work
+from tests.helpers.programs import ROOT
 from tests.helpers.small_comparisons import small_comparison
 
 
@@ -88,6 +93,40 @@ def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path, monkeypatch):
     assert all(why == "stopped before its end" for why in over)
     assert all(50 <= row["updates"] < many for row in rows)
     assert not multiprocessing.active_children()
+
+
+ORPHANS = """
+import sys
+from functools import partial
+from pathlib import Path
+from threading import Event
+from raydpzv.compare import run_comparison
+from tests.helpers.gate import Gate, held_work
+from tests.helpers.small_comparisons import small_comparison
+
+gate, root = map(Path, sys.argv[1:])
+run_comparison._work = partial(held_work, Gate(gate, at=50))
+comparison = small_comparison("budget.updates=10000000", seeds=(0,))
+with run_comparison.opened(root, comparison):
+    todo = run_comparison.unfinished(root, comparison)
+    nothing = lambda *given: None
+    run_comparison.in_processes(todo, root, progress=nothing, ended=nothing, stop=Event(), jobs=2)
+"""
+
+
+def test_runs_stop_cleanly_and_say_nothing_once_the_process_that_asked_for_them_is_killed(tmp_path: Path):
+    gate, root = Gate(tmp_path / "gate", at=50), tmp_path / "all"
+    command = [sys.executable, "-c", ORPHANS, str(gate.file), str(root)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as parent:
+        while gate.waiting() < 2:
+            assert parent.poll() is None
+            time.sleep(0.02)
+        parent.kill()
+        gate.file.touch()
+        _, errors = parent.communicate(timeout=60)  # the pipe closes when the last process ends
+    assert errors == ""
+    summaries = [json.loads(path.read_text()) for path in root.glob("runs/*/summary.json")]
+    assert [summary["status"] for summary in summaries] == ["stopped", "stopped"]
 
 
 @pytest.mark.parametrize(

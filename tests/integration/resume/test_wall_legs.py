@@ -1,7 +1,5 @@
 import math
 import random
-import signal
-import time
 from collections import Counter
 
 import pytest
@@ -24,7 +22,7 @@ from raydpzv.report import run_plots
 from raydpzv.report.page import read_runs, write_report
 from raydpzv.sim.wall import ClientLoop
 from tests.helpers.kills import kill_at
-from tests.helpers.programs import Forked
+from tests.helpers.programs import Kill, killed
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.sound_runs import sound, table
@@ -142,18 +140,6 @@ def proved_epsilon(experiment, entries):
     return brentq(beyond, 0.0, 50.0)
 
 
-def killed_while_it_grows(arguments, folder, updates):
-    """Run a program and kill it (kill -9) at some moment after so many updates of its ledger."""
-    process, limit = Forked(arguments), time.monotonic() + 120
-    while len(updates_of(folder)) < updates:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    time.sleep(random.uniform(0.0, 0.2))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-
-
 def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twice(tmp_path):
     changes = [
         "clock.kind=wall",
@@ -167,7 +153,7 @@ def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twic
     file.write_text(as_toml(spec))
     words, before = ["run", str(file), "--out", str(folder), "--or-resume", "--quiet"], []
     for updates in (30, 90):
-        killed_while_it_grows(["-m", "raydpzv", *words], folder, updates)
+        killed(["-m", "raydpzv", *words], Kill(folder, after=updates + random.randrange(40)))
         found = updates_of(folder)
         assert found[: len(before)] == before
         before = found
