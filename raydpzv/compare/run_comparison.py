@@ -30,6 +30,7 @@ from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued
 from raydpzv.experiment.runner import run_local
 from raydpzv.files import LOCK, PLAN, write_atomically
+from raydpzv.limits import cores
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
@@ -260,13 +261,9 @@ def one_by_one(
 
 def on_this_machine(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
     """Return the function that makes runs: in processes, or one by one where there is one job or a GPU to share."""
-    jobs = options.jobs or _cores()
+    jobs = options.jobs or cores()
     asks = (share for spec in specs for name, share in spec.resources if name.endswith("_gpus"))
     return one_by_one if jobs == 1 or any(share != 0 for share in asks) else partial(in_processes, jobs=jobs)
-
-
-def _cores() -> int:
-    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()) or 1
 
 
 def in_processes(
@@ -347,6 +344,7 @@ class _Worker:
 
 def _work(pipe: Any, root: Path) -> None:
     """Make the runs that come through a pipe, until None comes or it closes; then stop the one in progress."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # other processes work on the other cores
     stop, todo = threading.Event(), SimpleQueue[Planned | None]()
 
     def hear() -> None:

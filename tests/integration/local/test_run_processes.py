@@ -134,7 +134,7 @@ def test_runs_stop_cleanly_and_say_nothing_once_the_process_that_asked_for_them_
     [(1, (), False), (3, (), True), (None, (), True), (3, ("resources.server_gpus=auto",), False)],
 )
 def test_one_job_or_a_gpu_to_share_stay_in_this_process(monkeypatch, jobs, settings, processes):
-    monkeypatch.setattr("raydpzv.compare.run_comparison._cores", lambda: 3)
+    monkeypatch.setattr("raydpzv.compare.run_comparison.cores", lambda: 3)
     how = on_this_machine(PoolOptions(jobs=jobs), [scenarios.load("digits_dpzv", settings)])
     assert (how is one_by_one) is not processes
     assert not processes or how.keywords == {"jobs": 3}
