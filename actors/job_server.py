@@ -31,6 +31,8 @@ _ANSWER = 10.0
 """Seconds that a dashboard has for its first answer."""
 _LOST = 60.0
 """Seconds without any answer after which the cluster counts as gone."""
+_STOPPING = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}
+"""Seconds that Ray gives a stopped job before it kills it, in place of 3: for a checkpoint, a summary, an upload."""
 _LOOK = 0.5
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _STOPPED = 130
@@ -98,7 +100,11 @@ class JobServer:
                 self._client.submit_job(
                     entrypoint=entrypoint,
                     submission_id=job,
-                    runtime_env={"working_dir": str(packed), "excludes": excludes(folder)},
+                    runtime_env={
+                        "working_dir": str(packed),
+                        "excludes": excludes(folder),
+                        "env_vars": _STOPPING,
+                    },
                     metadata=dict(metadata),
                 )
             except RuntimeError as error:
@@ -122,7 +128,7 @@ class JobServer:
                 ) from None
 
     def stop(self, job: str) -> None:
-        """Ask a job to end, and kill it if it does not."""
+        """Ask a job to end; Ray kills it if it does not within two minutes."""
         with self._named():
             self._client.stop_job(job)
 

@@ -432,7 +432,7 @@ class ReportCommand(Options):
     """Run folders."""
     moved: Moved = None
     out: Path | None = None
-    """Folder for the report of several runs."""
+    """Folder for report.html and plots/: of one run its own by default; several runs need one."""
     operator: bool = False
     """Include what must not leave a private run: losses, accuracies, rows."""
     format: str = "png"

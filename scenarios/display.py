@@ -39,7 +39,7 @@ class Display:
     """Shows progress while its block runs; prints nothing if quiet.
 
     below: returns what is drawn below the bar; line: returns the line that is printed every `interval` seconds if
-    `console` is no terminal.
+    `console` is no terminal, "" for none.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Display:
         self._stack.close()
 
     def say(self, text: str) -> None:
-        """Print a line."""
-        if not self._quiet:
+        """Print a line, unless it is empty."""
+        if text and not self._quiet:
             self._console.print(Text(text), soft_wrap=True)
 
     def count(self, done: float, total: float | None = None) -> None:

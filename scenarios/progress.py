@@ -63,7 +63,7 @@ class _RunProgress(StatusCallback):
     def __init__(self, spec: AnyScenario, console: Console, stage: str, interval: float) -> None:
         super().__init__(self._update)
         self._spec, self._latest, self._began = spec, Status(stage=stage), time.monotonic()
-        self._pace, self._explained = _Pace(), False
+        self._pace, self._waits, self._explained = _Pace(), _Waits(), False
         limit, self._unit = limit_of(spec)
         columns = (
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
@@ -87,12 +87,25 @@ class _RunProgress(StatusCallback):
             self.display.say(self._line())
 
     def _line(self) -> str:
-        """Return a line on the run, below one on the terms of its ε the first time that it has one."""
+        """Return a line on the run, below one on the terms of its ε the first time that it has one.
+
+        While it waits for the same thing, it says so after twice the time again, and nothing in between.
+        """
         status, now, since = self._latest, time.monotonic(), self._pace
+        if status.stage == self._waits.stage and now - self._began < 2 * self._waits.time:
+            return ""
+        self._waits = _Waits(status.stage, now - self._began) if status.stage else _Waits()
         line = progress_line(status, self._spec, now - self._began, now - since.time, since.amount)
         terms = "" if self._explained or status.stage else epsilon_terms(status, self._spec)
         self._explained = self._explained or bool(terms)
         return f"{terms}\n{line}" if terms else line
+
+
+class _Waits(NamedTuple):
+    """What a line said last that the start waits for, and at how many seconds of the run."""
+
+    stage: str = ""
+    time: float = 0.0
 
 
 class _Pace(NamedTuple):

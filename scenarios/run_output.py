@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,11 +86,16 @@ def _show_tables(console: Console, summary: Mapping[str, Any], tables: Rows, spe
 
 
 def show_privacy(
-    table: list[dict[str, Any]], found: Verdict, plan: ReleasePlan | None, *, explain: bool
+    table: list[dict[str, Any]],
+    found: Verdict,
+    plan: ReleasePlan | None,
+    lists: Sequence[str],
+    *,
+    explain: bool,
 ) -> None:
     """Print a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
 
-    table: the plan's claims; found: the verdict on them.
+    table: the plan's claims; found: the verdict on them; lists: sentences on what is public of labels and categories.
     """
     from raydpzv.report.privacy import PrivacyBlock, verdict_line
 
@@ -104,6 +109,8 @@ def show_privacy(
         console.print(Text(f"warning: {large}", style="yellow"))
     console.print()
     console.print(PrivacyBlock(table, explain))
+    for line in lists:
+        console.print(Text(line), soft_wrap=True)
     console.print()
     if explain:
         console.print(verdict_line(found.text))

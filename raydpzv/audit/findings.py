@@ -68,11 +68,14 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
     noise, others = audit.noise, sum(c.others for c in audit.canaries)
     heads = ("row", "changed", "releases with it", "others changed", "largest change", "d / σ", "ε shown")
     rows = [(f"{c.canary.row:,}", c.canary.kind, *_seen(c)) for c in audit.canaries]
+    change = _difference(audit.hidden)
     hidden = (
-        f"Releases without the record change by {_difference(audit.hidden)} at most"
-        + (", as they must." if audit.hidden == 0 else ", and must not if ε counts participation.")
-        if others
-        else "Every release uses every record, so there are no others to compare."
+        "Every release uses every record, so there are no others to compare."
+        if not others
+        else "Releases without the changed record stay the same. So ε may count only the releases with it."
+        if audit.hidden == 0
+        else f"Releases without the changed record change by {change} at most. "
+        "So an ε that counts only the releases with it does not hold."
     )
     notes = (
         "For each row of the table, raydpzv changed one training record and computed all releases without noise.",

@@ -21,12 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from raydpzv.config.paths import located, unlocated
 from raydpzv.config.proved import ALONE
-from raydpzv.config.scenario import (
-    SCENARIOS,
-    AnyScenario,
-    method_fields,
-    shared_fields,
-)
+from raydpzv.config.scenario import SCENARIOS, AnyScenario, method_fields, shared_fields
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
@@ -52,6 +47,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotation marks."""
 _SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
 """A number that people type and that is none in TOML: .1 or 1."""
+_HELD_BACK = re.compile(r"^# (\w+) = .*# PUBLIC\?$", re.MULTILINE)
+"""A line of a file that `raydpzv new` wrote, whose setting waits to be confirmed."""
 _SIMILAR = 0.6
 """How like a known setting's name a wrong one is, at least, to be answered by it."""
 
@@ -79,7 +76,15 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     """
     tree = read_tree(path, "the scenario file")
     tree = located(tree, path.parent if base is None else base)
-    return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
+    try:
+        return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
+    except SpecError as error:
+        setting = str(error).partition(":")[0].rpartition(".")[2]
+        if setting not in _HELD_BACK.findall(path.read_text(encoding="utf-8")):
+            raise
+        raise SpecError(
+            f"{error}; {path.name} has such lines, marked PUBLIC?: delete the # before each whose values are public"
+        ) from None
 
 
 def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
@@ -180,9 +185,8 @@ def as_toml(spec: CommonSections) -> str:
 
 def scenario_sha256(spec: CommonSections) -> str:
     """Return the digest of a resolved scenario, wherever its data lie."""
-    tree = _with_mode(
-        unlocated(as_tree(spec)), _PROVED, _OLD_MODE
-    )  # digests have the word that they began with
+    # digests have the word that they began with
+    tree = _with_mode(unlocated(as_tree(spec)), _PROVED, _OLD_MODE)
     return hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
 
 
@@ -389,9 +393,8 @@ def _dotted(config: type[MethodConfig]) -> list[str]:
 
 def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:
     if not issubclass(kind, BaseModel):
-        within = (
-            typing.get_type_hints(kind)[str(path[0])] if path else None
-        )  # a table of tables: [method.groups]
+        # a table of tables: [method.groups]
+        within = typing.get_type_hints(kind)[str(path[0])] if path else None
         tables = [inner for of in typing.get_args(within) for inner in typing.get_args(of)]
         found = next(filter(dataclasses.is_dataclass, tables), kind)
         return sorted(field.name for field in dataclasses.fields(found))

@@ -60,7 +60,7 @@ def _progress(quiet: bool) -> Iterator[Watch]:
     steps = [0, 0]
 
     def line() -> str:
-        return f"audit: {steps[0]} of {steps[1] or '?'} steps"
+        return f"audit: {steps[0]} of {steps[1]} steps" if steps[1] else "audit: reading the run and its data"
 
     with Display(screen.console(stderr=True), Bar("audit", None), list, line, quiet=quiet) as display:
 

@@ -26,6 +26,4 @@ def privacy_command(options: PrivacyCommand) -> None:
         rest = {"planned": found.planned, "epsilon": table, "setting": facts, "lists": found.lists}
         sys.stdout.write(json_text(answer | rest))
         return
-    show_privacy(table, said, found.plan, explain=options.explain)
-    for line in found.lists:
-        print(line)
+    show_privacy(table, said, found.plan, found.lists, explain=options.explain)

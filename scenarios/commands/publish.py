@@ -12,12 +12,14 @@ from raydpzv.experiment.rebuild import check_rebuilt
 from raydpzv.files import is_comparison
 from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.report.privacy import verdict_line
 from raydpzv.seed_file.seed_format import FORMS
 from raydpzv.seed_file.seed_publication import publish_seed_file
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.storage.download import check_not_midway
 from scenarios import screen
 from scenarios.command_options import PublishCommand
+from scenarios.run_output import tables_console
 
 
 def publish_command(options: PublishCommand) -> None:
@@ -51,7 +53,7 @@ def publish_command(options: PublishCommand) -> None:
 
         folder = write_publication(run, out, lambda made: check_rebuilt(made, progress), progress)
     summary = folder.summary()
-    print(summary["privacy_verdict"])
+    tables_console().print(verdict_line(summary["privacy_verdict"]))
     checked = (
         "; what follows from its ledger was rebuilt from it, bit for bit" if folder.ledger.exists() else ""
     )
@@ -69,7 +71,7 @@ def _compact(options: PublishCommand) -> None:
     names = RunFolder.open(run).spec().party_names
     client = None if options.client is None else client_number(options.client, names)
     made = publish_seed_file(run, out, client=client, form=cast(Any, form), weights=options.weights)
-    print(made.verdict)
+    tables_console().print(verdict_line(made.verdict))
     each = 8 * made.size / made.scalars if made.scalars else 0.0
     unit = f"{each:.2f} bits" if made.forms == ["sign"] else f"{each / 8:.2f} bytes"
     print(

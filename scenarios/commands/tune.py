@@ -44,10 +44,13 @@ def tune_command(options: TuneCommand) -> None:
         raise SpecError(
             f"{grid}: is a scenario; search its settings with: raydpzv search {grid} --space FILE"
         )
-    file = read_grid(catalog.grid(grid))
+    place = catalog.grid(grid)
+    file = read_grid(place)
     file = file.model_copy(update={"set": (*file.set, *changes)})
-    asked = shlex.join([grid, *(part for change in changes for part in ("--set", change))])
-    comparison = replace(grid_comparison(file), tune=asked)
+    more = [part for change in changes for part in ("--set", change)]
+    asked = shlex.join([grid, *more])
+    here = str(place.absolute()) if place == Path(grid) else grid  # it may be resumed from another folder
+    comparison = replace(grid_comparison(file), tune=shlex.join([here, *more]))
     folder = output_folder(options.out, f"tune-{comparison.name}")
     path = options.to or folder / "tuned.toml"
     _check_writable(path, folder)

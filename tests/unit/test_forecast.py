@@ -14,7 +14,7 @@ import raydpzv
 from raydpzv.errors import InputError
 from raydpzv.forecast import Forecast, forecast
 from raydpzv.models import initial_weights
-from raydpzv.preflight import check, foretell
+from raydpzv.preflight import check, first_weights, foretell
 from scenarios.cli import app
 
 X = np.linspace(-1, 1, 960, dtype=np.float32).reshape(240, 4)
@@ -33,6 +33,15 @@ class Net(nn.Module):
 
 NUMBERS = 4 * WIDTH + WIDTH + WIDTH * 3 + 3
 FLOPS = 2 * (4 * WIDTH + WIDTH * 3)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick():
+    """Measure for a moment: seconds are only to be there. Take this process for the other one, of test_preflight.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raydpzv.forecast._SECONDS", 0.1)
+        patch.setattr("raydpzv.preflight._elsewhere", first_weights)
+        yield
 
 
 def horizontal(model=Net, **settings):

@@ -31,6 +31,12 @@ class ByProcess(nn.Linear):
         return super().forward(x) + 0 * self.shift
 
 
+@pytest.fixture
+def one_process(monkeypatch):
+    """Take this process for the other one, which imports for seconds; three tests start it."""
+    monkeypatch.setattr("raydpzv.preflight._elsewhere", first_weights)
+
+
 def scenario(model, **settings):
     return raydpzv.horizontal(model, (X, Y), clients=4, updates=50, **settings)
 
@@ -38,6 +44,7 @@ def scenario(model, **settings):
 def test_the_cost_of_an_update_is_foretold():
     found = check(scenario("logistic"))
     assert found.models == {"shared": 15}
+    assert "another process starts from the same weights" in found.lines()
     whole = raydpzv.run(scenario("logistic")).summary
     assert found.cost.bytes_up == pytest.approx(whole["bytes_up"] / 50)
     assert found.cost.bytes_down == pytest.approx(whole["bytes_down"] / 50, rel=0.2)
@@ -45,7 +52,7 @@ def test_the_cost_of_an_update_is_foretold():
     assert any("50 updates cost about" in line for line in found.lines())
 
 
-def test_seconds_of_an_update_leave_out_the_start(monkeypatch):
+def test_seconds_of_an_update_leave_out_the_start(one_process, monkeypatch):
     now = time.perf_counter
 
     def slow_start(prepared, options):
@@ -56,6 +63,7 @@ def test_seconds_of_an_update_leave_out_the_start(monkeypatch):
     assert check(scenario("logistic")).cost.seconds < 100
 
 
+@pytest.mark.usefixtures("one_process")
 def test_every_party_and_its_constants_are_counted():
     frozen = nn.Linear(2, 2).requires_grad_(False)
     bottom = lambda: nn.Sequential(frozen, nn.Linear(2, 3))  # noqa: E731
@@ -128,12 +136,14 @@ def test_weights_that_differ_between_processes_are_refused():
         check(own)
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_run_under_the_wall_clock_is_not_timed():
     found = check(raydpzv.load("digits_dpzv", ["clock.kind=wall"]))
     assert found.cost is None
     assert not any("an update costs" in line for line in found.lines())
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_command_prints_sentences_or_json():
     done = CliRunner().invoke(app, ["check", "digits_dpzv"])
     assert done.exit_code == 0, done.stderr

@@ -139,8 +139,10 @@ def test_hidden_differences_of_paper_runs(tmp_path, overrides, kind, differs):
     public = [text for text in PUBLIC if not (fitted and text.startswith(("data.centre", "data.spread")))]
     changes = [text for text in overrides if not text.endswith("=")]
     run = made(tmp_path / "run", "digits_dpzv", *PAPER, *public, *changes)
-    found = audited(run, "--row", 3, "--kind", kind)
+    found = audited(run, "--row", 3, "--kind", kind, "--out", tmp_path / "page")
     assert (found["hidden_difference"] > 0) is differs
+    note = "with it does not hold." if differs else "Releases without the changed record stay the same."
+    assert note in (tmp_path / "page" / "audit.html").read_text()
     assert found["canaries"][0]["others"] > 20
     # a bound by the range of a release holds whatever is hidden; fitted scaling and split prove nothing
     proves = "data.scale=standard" not in overrides and "data.split=stratified" not in overrides

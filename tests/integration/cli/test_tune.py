@@ -40,7 +40,9 @@ def tuned(tmp_path_factory):
         "--to",
         folder / "made.toml",
     )
-    done = raydpzv(*words, "--quiet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = raydpzv("tune", "grid.toml", *words[2:], "--quiet")
     assert done.exit_code == 0, done.output
     return done, folder, words
 
@@ -61,7 +63,7 @@ def test_the_better_step_size_is_written_as_a_comparison(tuned):
     ]
 
 
-def test_resume_names_the_command_that_chooses_from_a_grid(tuned):
+def test_resume_names_the_command_that_chooses_from_a_grid_in_any_folder(tuned):
     _, folder, _ = tuned
     done = raydpzv("resume", folder / "out")
     asked = f"raydpzv tune {folder / 'grid.toml'} --set budget.updates=40 --out {folder / 'out'}"

@@ -165,10 +165,10 @@ def test_ctrl_c_leaves_the_job_which_is_stopped_later(head, tmp_path):
         assert time.monotonic() < limit
         time.sleep(0.1)
     sent.send_signal(signal.SIGINT)
-    _, err = sent.communicate(timeout=30)
+    _, err = sent.communicate(timeout=60)
     assert sent.returncode == 130, err
     (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --out \S+ --stop", err)
-    before = newest(storage)
+    before, limit = newest(storage), time.monotonic() + 120
     while newest(storage) <= before:  # the job continues
         assert time.monotonic() < limit
         time.sleep(0.1)
@@ -200,14 +200,34 @@ def digests(folder):
     return [summary[name] for name in ("status", "updates", "digest", "model_digest")]
 
 
+MEASURE = """
+import time
+from pathlib import Path
+
+calls = []
+
+
+def share(scores, y):
+    calls.append(len(y))
+    while len(calls) == 4 and not Path({gate!r}).exists():  # the run waits in its midst
+        time.sleep(0.01)
+    return {{"share": float((scores.argmax(1) == y).mean())}}
+"""
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_after_the_loss_of_the_head_the_same_line_resumes_the_run_and_downloads_it(head, tmp_path):
-    there, storage = tmp_path / "there", (tmp_path / "shared").as_uri()
+def test_after_the_loss_of_the_head_the_same_line_resumes_the_run_and_downloads_it(
+    head, tmp_path, monkeypatch
+):
+    there, storage, gate = tmp_path / "there", (tmp_path / "shared").as_uri(), tmp_path / "gate"
+    monkeypatch.chdir(tmp_path)  # where the measure is
     words = [*SMALL, "--there", str(there), "--set", "budget.updates=800"]
     words += ["--set", "record.checkpoint_updates=100", "--set", "record.flush=0.1"]
+    words += ["--set", "evaluate.metrics=measure:share"]
     line, _, _ = page_lines()
     (tmp_path / "own.toml").write_text((ROOT / "scenarios" / "vafl.toml").read_text())
+    (tmp_path / "measure.py").write_text(MEASURE.format(gate=str(gate)))
     with started_head() as (first, process):
         sent = submit(first, tmp_path, line, *words, storage=storage)
         limit = time.monotonic() + 200
@@ -221,6 +241,7 @@ def test_after_the_loss_of_the_head_the_same_line_resumes_the_run_and_downloads_
         sent.send_signal(signal.SIGINT)
         sent.communicate(timeout=60)
     assert not (there / "summary.json").exists()
+    gate.touch()
     again = submit(head, tmp_path, line, *words, storage=storage)
     out, err = again.communicate(timeout=300)
     assert again.returncode == 0, out + err

@@ -171,6 +171,13 @@ def test_a_project_with_a_package_name_of_the_program_is_refused(dashboard, tmp_
     assert "submitted" not in answers
 
 
+def test_a_stopped_job_gets_two_minutes_to_write_its_summary(dashboard, tmp_path):
+    """Ray gives three seconds. The process that watches a job reads this from the job's environment."""
+    address, answers = dashboard
+    JobServer(address).submit("one", "python -m raydpzv", tmp_path, {})
+    assert answers["submitted"]["runtime_env"]["env_vars"] == {"RAY_JOB_STOP_WAIT_TIME_S": "120"}
+
+
 def test_an_ignore_file_that_is_not_text_is_refused(dashboard, tmp_path):
     (tmp_path / ".rayignore").write_bytes(b"\xff*\n")
     with pytest.raises(InputError, match=r"\.rayignore: wanted patterns in UTF-8"):

@@ -11,12 +11,7 @@ from scipy import stats
 
 from raydpzv.privacy import group_accountant as module
 from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.privacy.group_accountant import (
-    group_epsilon,
-    group_epsilon_rdp,
-    lemma_9_epsilon,
-    mixture_rdp,
-)
+from raydpzv.privacy.group_accountant import group_epsilon, group_epsilon_rdp, lemma_9_epsilon, mixture_rdp
 from tests.helpers.rdp import poisson_epsilon_rdp
 
 FIGURE_2 = {"multiplier": 5.0, "rate": 0.01, "steps": 100_000, "delta": 1e-5}

@@ -279,6 +279,23 @@ def test_off_a_terminal_the_start_says_what_it_waits_for_and_lines_follow():
     assert "500/2,000 updates" in stream.getvalue()
 
 
+def test_the_same_wait_is_said_after_twice_the_time_again(monkeypatch):
+    now, lines = [0.0], []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(display, "repeated", lambda interval, act: nullcontext(lines.append(act)))
+    stream = io.StringIO()
+    with live_progress(scenarios.load("digits_dpzv"), console(stream)) as shown:
+        now[0] = 3.0
+        shown.status(Status(stage="the evaluation of the initial model"))
+        for now[0] in range(10, 101, 10):
+            lines[0]()
+        shown.status(Status(stage="the clients"))
+    waits = [line.split(": ") for line in stream.getvalue().splitlines()]
+    seconds = ["3 s", "10 s", "20 s", "40 s", "1 min 20 s", "1 min 40 s"]
+    assert [when.removeprefix("starting, ") for when, _ in waits] == seconds
+    assert len({what for _, what in waits}) == 2
+
+
 def test_nothing_is_printed_before_the_interval_is_over_nor_if_that_is_wanted():
     spec = scenarios.load("digits_dpzv")
     for quiet, interval, terminal in ((False, 1e6, False), (True, 0.001, False), (True, 0.001, True)):

@@ -167,7 +167,16 @@ def test_a_value_of_few_rows_is_named_before_it_is_listed_as_public(tmp_path, mo
 
 def test_a_refusal_names_every_public_constant_that_is_missing(own):
     assert call("new", "own", "--data", own, "--parties", PARTIES, "--private").exit_code == 0
-    assert "; missing as well: data.centre, data.spread (from own.toml)" in complaint(call("run", "own.toml"))
+    said = complaint(call("run", "own.toml"))
+    assert (
+        "; missing as well: data.centre, data.spread (from own.toml); own.toml has such lines, marked" in said
+    )
+    file = own.parent / "own.toml"
+    text = file.read_text()
+    file.write_text(re.sub(r"^# (?=\w+ = .*PUBLIC\?$)", "", text, flags=re.MULTILINE))
+    assert raydpzv.load("own.toml").data.classes
+    file.write_text(re.sub(r".*PUBLIC\?\n", "", text))
+    assert "PUBLIC" not in complaint(call("run", "own.toml")), "no such line is left"
 
 
 def test_column_names_with_blanks_stay_as_they_are(tmp_path, monkeypatch):
