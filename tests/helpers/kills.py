@@ -100,11 +100,13 @@ def hold_uploads(patch: pytest.MonkeyPatch, limit: Callable[[ServerLoop], float]
 
 def evaluating_again(rows: Any, every: int) -> list[int]:
     """Return the segments that begin with an evaluation of what one before has evaluated; each run's end is apart."""
-    evaluated, found = rows["evaluation"].to_pylist()[:-1], []
+    evaluated, found = [row["round"] for row in rows["evaluation"].to_pylist()[:-1]], []
     for segment in rows["leg"].to_pylist():
-        known = (segment["round"] - segment["recovered"]) // every
-        later = [row["round"] // every for row in evaluated if row["time"] > segment["time"]]
-        if later and later[0] <= known:
+        known = (
+            segment["round"] - segment["recovered"]
+        )  # the checkpoint's: later rows are those of the segment
+        later = [at for at in evaluated if at > known] + [known] * (evaluated.count(known) - 1)
+        if any(at // every == known // every for at in later):
             found.append(segment["leg"])
     return found
 
