@@ -79,9 +79,8 @@ class Driver:
         self._stop_sent = False
         self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
-        self._loops: dict[
-            Any, int
-        ] = {}  # wall clock: calls in which actors live their own loops, to their numbers
+        # wall clock: calls in which actors live their own loops, to their numbers
+        self._loops: dict[Any, int] = {}
         self._segment, self._clock = SegmentStart(1, 0.0, 0, {}), WallClock(0.0)
         self._live = False
 

@@ -321,9 +321,8 @@ def main() -> None:
             if n < chosen.begin:
                 continue
             outcome = None
-            while (
-                outcome is None
-            ):  # on a busy machine actors may take longer to come up than a stop is waited for
+            # on a busy machine actors may take longer to come up than a stop is waited for
+            while outcome is None:
                 outcome = strike(case, blow, folder / f"run {n}", whole[case.scenario])
             outcomes.append(outcome)
             print(n, _row(outcomes[-1]), outcomes[-1].said, file=sys.stderr, flush=True)

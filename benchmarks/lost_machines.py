@@ -84,9 +84,8 @@ def main() -> None:
         head = {"num_cpus": 4, "include_dashboard": False}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
-            with connected(
-                cluster.address
-            ):  # before there is another machine, which Ray might connect this process to
+            # before there is another machine, which Ray might connect this process to
+            with connected(cluster.address):
                 for n in range(times):
                     name, at, settings = CASES[n % len(CASES)]
                     spec = scenarios.load(

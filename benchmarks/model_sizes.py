@@ -10,6 +10,8 @@ noise, VAFL without. Horizontal: DeComFL with four clients and five directions, 
 is the time of their forward passes alone. `--shapes` takes convolutions, a transformer and ResNet-18 in place of dense
 layers.
 
+`--threads N` takes the wall clock in place of CPU time, with one thread for the clients and with N.
+
 A figure is CPU time on one thread after the first updates. It is without checkpoints, which take at most a fortieth of
 a long run: a turn is too short for one. The ways take turns. A ratio is the median over the turns of a loop's time by
 the program's in the same turn.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,19 +35,17 @@ from typing import Any
 import numpy as np
 import torch
 from common import environment, median, options, show, verdict, write
+from rounds import Pace, update_pace
 from small_loops import TorchParties
 from torch import nn
 from torch.nn import functional
 
 import raydpzv
 import scenarios
-from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import run_local
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.sim.interfaces import Status
 
 METHODS = ("dpzv", "vafl", "decomfl", "mezo")
 VERTICAL = ("dpzv", "vafl")
@@ -55,6 +56,8 @@ WHOLE = ((3,), (16,), (64,), (256,), (1024,), (1024, 1024), (2048, 4096), (4096,
 STEP_DOWN = 1.3
 """How many times as large a ratio may be at a size as at the next one."""
 OVER_FORWARDS = 1.15
+GAIN = 1.2
+"""How many times as fast updates are at least with two threads, by the clock on the wall."""
 SECONDS = {False: 0.3, True: 0.01}
 """Quick or not, to about how long a turn is."""
 ROWS = 2000
@@ -326,17 +329,35 @@ def _again(step: Callable[[], None]) -> Iterator[None]:
         yield step()
 
 
-def run(prepared: Any, warm: int, count: int) -> float:
-    """Return CPU seconds of an update of the program, everything recorded and written."""
-    seen: dict[int, float] = {}
-
-    def look(status: Status) -> None:
-        if status.updates in (warm, warm + count):
-            seen.setdefault(status.updates, time.process_time())
-
+def run(prepared: Any, warm: int, count: int, threads: int = 1) -> Pace:
+    """Return an update's seconds in the program, everything recorded and written; threads: of the clients."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     with TemporaryDirectory() as folder:
-        run_local(prepared, RunOptions(Path(folder) / "run", progress=look, until=warm + count))
-    return (seen[warm + count] - seen[warm]) / count
+        return update_pace(prepared, warm, count, Path(folder) / "run")
+
+
+def beside(case: Case, threads: int, repeats: int, seconds: float) -> dict[str, Any]:
+    """Return microseconds of an update by the clock on the wall, with one thread and with more, one a turn."""
+    prepared = experiment(case, "auto")
+    count = int(min(1000, max(10, seconds / run(prepared, 5, 5).wall)))
+    found: dict[int, list[float]] = {1: [], threads: []}
+    for _ in range(repeats):
+        for many, walls in found.items():
+            walls.append(1e6 * run(prepared, 10, count, many).wall)
+    return {"case": case.name, "updates": count, "us": found}
+
+
+def beside_table(method: str, threads: int, cases: Sequence[Mapping[str, Any]]) -> None:
+    """Print what threads gain."""
+    rows = []
+    for found in cases:
+        one, more = found["us"][1], found["us"][threads]
+        gain = median([a / b for a, b in zip(one, more, strict=True)])
+        least = f"{min(one) / min(more):.2f}"
+        cells = (f"{median(one):,.0f}", f"{median(more):,.0f}", least, f"{gain:.2f}", verdict(gain, GAIN))
+        rows.append((found["case"], *cells))
+    columns = ("model", "one", f"{threads}", "least / least", "gain", "target")
+    show(f"{method}: µs of an update on the wall clock, by threads", columns, rows)
 
 
 def timed(updates: Iterator[None], count: int) -> float:
@@ -361,7 +382,7 @@ def measure(case: Case, engines: Sequence[str], repeats: int, seconds: float) ->
         for name, updates in made.items():
             found[name].append(1e6 * timed(updates, count))
         for engine, of in prepared.items():
-            found[engine].append(1e6 * run(of, warm, count))
+            found[engine].append(1e6 * run(of, warm, count).cpu)
     size = sum(p.numel() for p in (first.flat_model(first.model_names()[-1]).module).parameters())
     resolved = {engine: of.engine for engine, of in prepared.items()}
     return {"case": case.name, "parameters": size, "engine": resolved, "updates": count, "us": found}
@@ -427,13 +448,19 @@ def main() -> int:
     parser.add_argument(
         "--most", type=int, default=1_000_000, metavar="N", help="parameters of a model, at most"
     )
+    parser.add_argument("--threads", type=int, metavar="N", help="what N threads gain vertical methods")
     given = parser.parse_args()
     before, repeats = environment(), given.repeats or (1 if given.quick else 5)
     figures: dict[str, list[dict[str, Any]]] = {}
     with one_thread("torch"):
         for method in given.methods:
             found = cases(method, given.shapes, given.most)
-            if not found:
+            if not found or (given.threads and method not in VERTICAL):
+                continue
+            if given.threads:
+                walls = [beside(case, given.threads, repeats, SECONDS[given.quick]) for case in found]
+                beside_table(method, given.threads, walls)
+                figures[method] = walls
                 continue
             measured = [measure(case, given.engines, repeats, SECONDS[given.quick]) for case in found]
             figures[method] = measured

@@ -120,9 +120,8 @@ def run_peak(size: Size, meter: Resident, method: str, **settings: Any) -> int:
         if status.updates == 1:
             meter.now()
             meter.reset()
-        elif (
-            status.updates and len(peaks) < _STEPS
-        ):  # the last update is followed by copies of the final model
+        elif status.updates and len(peaks) < _STEPS:
+            # the last update is followed by copies of the final model
             peaks.append(meter.peak())
 
     scenario = raydpzv.horizontal(

@@ -391,9 +391,8 @@ def _with_real_data(part: Part) -> str:
 def _areas(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the areas under the ROC curve after the last update, of runs on two classes."""
     found = [row for row in rows if not math.isnan(row["roc_auc_median"])]
-    if not any(
-        row["roc_auc_max"] for row in found
-    ):  # a run that broke off counts as 0, on any number of classes
+    # a run that broke off counts as 0, on any number of classes
+    if not any(row["roc_auc_max"] for row in found):
         return ""
     said = (
         f"{named(row['label'], row['epsilon'])} {row['roc_auc_median']:.3f} "

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from raydpzv.errors import RunError
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.runner import run_local
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.sim.interfaces import Status
+
+_BETWEEN = 1e-5
+"""Seconds between two looks at a run, for each update that counts: a status after every one is a tenth of a small one.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,3 +62,16 @@ class Rounds:
         after = sorted(round for round in self._seen if round >= warm)
         times = np.array([self._seen[round] for round in after])
         return Pace(*np.median(np.diff(times, axis=0) / np.diff(after)[:, None], axis=0).tolist())
+
+
+def update_pace(prepared: Any, warm: int, count: int, folder: Path | None = None) -> Pace:
+    """Return the pace of updates in the local runner after the first `warm`, everything recorded."""
+    rounds = Rounds()
+
+    def look(status: Status) -> None:
+        if not status.stop_reason:  # the last one comes after the evaluation at the end
+            rounds(status)
+
+    callbacks = [StatusCallback(look, _BETWEEN * count)]
+    run_local(prepared, RunOptions(folder, callbacks=callbacks, until=warm + count))
+    return rounds.pace(warm)

@@ -204,9 +204,8 @@ def measure(updates: int, repeats: int) -> dict[str, list[float]]:
     experiment, found = prepared(), {name: [] for name in ("torch", "bare", *LINES)}
     warm, count = updates // 20, updates // 5
     with one_thread("torch"):
-        run(
-            experiment, 100, LINES["progress"]
-        )  # what is compiled, imported or cached at first is not counted
+        # what is compiled, imported or cached at first is not counted
+        run(experiment, 100, LINES["progress"])
         for _ in range(repeats):
             found["torch"].append(1e6 * torch_loop(of_digits("dpzv", warm + count), warm, count))
             found["bare"].append(1e6 * bare(experiment, updates) / updates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 
 from raydpzv.errors import InputError
@@ -13,6 +14,17 @@ _ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thr
 
 _LEAST_ROOM = 5 * 2**28
 """Bytes of addresses below which the libraries of a run abort without a word; it maps more than it uses."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_threads() -> int:
+    """Return how many threads may work side by side: one a core, at most OMP_NUM_THREADS, which Ray sets in workers."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores(), max(1, int(asked))) if asked.isdecimal() else cores()
 
 
 def require_room() -> None:

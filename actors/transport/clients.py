@@ -60,10 +60,8 @@ class ClientConversation:
 
     def __init__(self, connection: Callable[[bool], ServerConnection], who: TransportRequest) -> None:
         self._connection, self._client, self._warm_up = connection, who.number, who.warm_up
-        self._promised: dict[bool, int | None] = {
-            False: None,
-            True: 0,
-        }  # by the last order and the last query
+        # by the last order and the last query
+        self._promised: dict[bool, int | None] = {False: None, True: 0}
 
     def most(self) -> int:
         return frames.most_bytes(self._promised.values())

@@ -102,9 +102,8 @@ def _threshold(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
 
     def shown(mark: float) -> float:
         counts = (int((inside > mark).sum()), len(inside), int((outside > mark).sum()), len(outside))
-        return epsilon_of_rates(*counts, delta) + 1e-6 * (
-            counts[0] - counts[2]
-        )  # shares decide where nothing shows
+        # shares decide where nothing shows
+        return epsilon_of_rates(*counts, delta) + 1e-6 * (counts[0] - counts[2])
 
     return float(max(middles, key=shown))
 

@@ -11,11 +11,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
-from raydpzv.config.scenario import (
-    AnyScenario,
-    method_fields,
-    shared_fields,
-)
+from raydpzv.config.scenario import AnyScenario, method_fields, shared_fields
 from raydpzv.config.toml import as_tree, changed
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest

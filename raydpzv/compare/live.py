@@ -143,9 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
         own = f"127.0.0.1:{self.server.server_port}", f"localhost:{self.server.server_port}"
         found = self.path.split("/")
         known = len(found) == 3 and secrets.compare_digest(found[1], self.server.token)
-        if (
-            not known or self.headers.get("Host") not in own
-        ):  # a foreign host name: another page's script asks
+        # a foreign host name: another page's script asks
+        if not known or self.headers.get("Host") not in own:
             self._answer(404, "text/plain", "not found")
         elif found[2] == "version":
             self._answer(200, "text/plain", self.server.live.version)

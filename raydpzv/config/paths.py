@@ -34,10 +34,8 @@ def located(tree: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]
 
     base: the folder that relative paths count from; None: the working folder. What is no path is left for validation.
     """
-    found, root = (
-        dict(tree),
-        (base or Path()).absolute(),
-    )  # joined to an absolute path it leaves that as it is
+    # joined to an absolute path it leaves that as it is
+    found, root = dict(tree), (base or Path()).absolute()
     for table, key in PATHS:
         given = found.get(table)
         value = given.get(key) if isinstance(given, Mapping) else None

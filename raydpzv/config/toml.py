@@ -21,12 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from raydpzv.config.paths import located, unlocated
 from raydpzv.config.proved import ALONE
-from raydpzv.config.scenario import (
-    SCENARIOS,
-    AnyScenario,
-    method_fields,
-    shared_fields,
-)
+from raydpzv.config.scenario import SCENARIOS, AnyScenario, method_fields, shared_fields
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
@@ -190,9 +185,8 @@ def as_toml(spec: CommonSections) -> str:
 
 def scenario_sha256(spec: CommonSections) -> str:
     """Return the digest of a resolved scenario, wherever its data lie."""
-    tree = _with_mode(
-        unlocated(as_tree(spec)), _PROVED, _OLD_MODE
-    )  # digests have the word that they began with
+    # digests have the word that they began with
+    tree = _with_mode(unlocated(as_tree(spec)), _PROVED, _OLD_MODE)
     return hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
 
 
@@ -399,9 +393,8 @@ def _dotted(config: type[MethodConfig]) -> list[str]:
 
 def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:
     if not issubclass(kind, BaseModel):
-        within = (
-            typing.get_type_hints(kind)[str(path[0])] if path else None
-        )  # a table of tables: [method.groups]
+        # a table of tables: [method.groups]
+        within = typing.get_type_hints(kind)[str(path[0])] if path else None
         tables = [inner for of in typing.get_args(within) for inner in typing.get_args(of)]
         found = next(filter(dataclasses.is_dataclass, tables), kind)
         return sorted(field.name for field in dataclasses.fields(found))

@@ -113,10 +113,8 @@ def _losses(spec: CommonSections) -> Iterator[str]:
     if spec.targets and not is_foreign(spec.loss):
         yield f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave it out'
     for word in getattr(getattr(spec, "privacy", None), "trust", None) or ():
-        if word not in (
-            *spec.premises,
-            "method",
-        ):  # one base scenario may compare methods, your own and others
+        # one base scenario may compare methods, your own and others
+        if word not in (*spec.premises, "method"):
             own = "model.weights" if word == "weights" else f"a {word} of your own"
             yield f'privacy.trust: "{word}" goes with {own}, which this scenario does not have; leave it out'
     timed = spec.loss == "cox"

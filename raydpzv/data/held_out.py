@@ -78,9 +78,8 @@ def check_both_classes(split: Split) -> None:
         ("test", split.test, "data.test_rows, data.test_fraction"),
         ("validation", split.validation, "data.validation_fraction"),
     ):
-        if (
-            table is None or table.times is not None or table.classes != 2
-        ):  # of survival times all may be events
+        # of survival times all may be events
+        if table is None or table.times is not None or table.classes != 2:
             continue
         if len(found := np.unique(table.y)) == 1:
             raise DataError(

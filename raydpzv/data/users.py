@@ -252,10 +252,8 @@ def _with_main_silos(silo_P: np.ndarray, p_U: np.ndarray, generator: np.random.G
     other = generator.integers(1, max(silos, 2), len(silo_P)) * (generator.random(len(silo_P)) >= _MAIN_SHARE)
     wish_P = (main_U[user_P] + other) % silos
     room_S = np.bincount(silo_P, minlength=silos)
-    for silo in [
-        *range(silos),
-        *range(silos),
-    ]:  # what spills over in the first turn has found room in the second
+    # what spills over in the first turn has found room in the second
+    for silo in [*range(silos), *range(silos)]:
         wishing = np.flatnonzero(wish_P == silo)
         wish_P[wishing[room_S[silo] :]] = (silo + 1) % silos
     owner_P = np.empty(len(silo_P), np.int64)

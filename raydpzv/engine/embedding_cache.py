@@ -18,9 +18,8 @@ class EmbeddingCache:
 
     def __init__(self, rows: int, clients: int, width: int, device: torch.device | str = "cpu") -> None:
         self._values_DME = torch.zeros(rows, clients, width, device=device)
-        self._refreshed_DM = np.zeros(
-            (rows, clients), np.int64
-        )  # server round of the last refresh, 0 = never
+        # server round of the last refresh, 0 = never
+        self._refreshed_DM = np.zeros((rows, clients), np.int64)
 
     def put(self, client: int, ids: np.ndarray, values_BE: torch.Tensor, round: int) -> None:
         """Store what the client uploaded in this server round (counted from 1)."""

@@ -37,12 +37,12 @@ class KeptDirections:
     """
 
     def __init__(self, size: int) -> None:
-        self._size, self._seeds = size, np.empty(0, np.uint64)
+        self._size, self._seeds = size, b""
         self.z, self.factors = np.empty((0, size), np.float32), np.empty(0)
 
     def made(self, seeds: np.ndarray) -> bool:
         """Return whether these are the ones that are kept."""
-        return len(self.z) == len(seeds) and np.array_equal(seeds, self._seeds)
+        return len(self.z) == len(seeds) and seeds.tobytes() == self._seeds
 
     def room(self, seeds: np.ndarray) -> np.ndarray:
         """Return where to make these, [P or 1, d]; `factors` has room for theirs."""
@@ -50,7 +50,7 @@ class KeptDirections:
         if len(self.factors) != count:
             keeps = 0 < count * self._size <= KEPT_FLOATS
             self.z, self.factors = np.empty((count if keeps else 0, self._size), np.float32), np.empty(count)
-        self._seeds = seeds
+        self._seeds = seeds.tobytes()
         return self.z if len(self.z) else np.empty((1, self._size), np.float32)
 
 

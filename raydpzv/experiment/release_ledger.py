@@ -55,9 +55,8 @@ class LedgerServer:
         self._read: dict[int, int] = {}
         self._served: list[int] = []  # whose upload each round served
         self._entered = 0  # updates of the ledger that this run has come to
-        self._versions = [
-            0
-        ]  # updates of the ledger after each round, which are fewer where uploads are gathered
+        # updates of the ledger after each round, which are fewer where uploads are gathered
+        self._versions = [0]
 
     @property
     def updates(self) -> int:

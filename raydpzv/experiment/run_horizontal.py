@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -24,6 +23,7 @@ from raydpzv.experiment.model_evaluator import (
 from raydpzv.experiment.run_core import LocalParties, RunCore, RunParts
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.limits import cores
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, OwnModels, Server, Upload
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
@@ -255,4 +255,4 @@ def warm_up(prepared: PreparedHorizontal, device: str) -> None:
 def local_hosts(prepared: PreparedHorizontal) -> int:
     """Return how many hosts (threads) a wall-clock run in this process has."""
     hosts = prepared.spec.resources.hosts
-    return len(os.sched_getaffinity(0)) if hosts == "auto" else hosts
+    return cores() if hosts == "auto" else hosts

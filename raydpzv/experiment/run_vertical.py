@@ -18,14 +18,7 @@ from raydpzv.segments.run_segments import WallSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
-from raydpzv.sim.wall import (
-    ClientLoop,
-    LockedServerLoop,
-    Resumption,
-    SavedClient,
-    UnderWay,
-    WallPace,
-)
+from raydpzv.sim.wall import ClientLoop, LockedServerLoop, Resumption, SavedClient, UnderWay, WallPace
 
 
 class VerticalCore(RunCore):

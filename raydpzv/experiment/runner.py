@@ -13,7 +13,7 @@ from raydpzv.config.catalog import scenario_of
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, ReplayMismatch, SpecError
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
-from raydpzv.experiment.local_session import LocalSession, one_thread, open_ledger
+from raydpzv.experiment.local_session import LocalSession, frozen_heap, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued, fall_back
 from raydpzv.interrupts import interruptible
@@ -129,6 +129,7 @@ def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
     given = options or RunOptions()
     with (
         one_thread(prepared.engine),
+        frozen_heap(),
         run_folder(given, prepared, runner="local", device=prepared.local_device) as folder,
     ):
         writer = RowWriter(folder, prepared.spec.record.flush, given.watch)

@@ -28,9 +28,8 @@ class Model:
     parameters: int
     layout: str  # sha256 over the parameters' names and shapes
     initial: str  # sha256 of x_0
-    tensors: tuple[
-        tuple[Any, ...], ...
-    ] = ()  # name, shape, factors of step size and smoothing radius; () if unused
+    # name, shape, factors of step size and smoothing radius; () if unused
+    tensors: tuple[tuple[Any, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.parameters < 1:

@@ -105,10 +105,8 @@ def _epsilons(mus: Array, delta: float) -> Array:
     if delta == 0:
         return np.where(left, math.inf, found)
     mus = mus[left]
-    above, log_delta = (
-        float(-ndtri(delta)),
-        math.log(delta),
-    )  # δ(t) < Φ(−t): the root lies to the left of this
+    # δ(t) < Φ(−t): the root lies to the left of this
+    above, log_delta = float(-ndtri(delta)), math.log(delta)
     highs = np.full(len(mus), above + 1e-6)
     t = roots(lambda t, of: _log_deltas(t, mus[of]) - log_delta, -mus / 2, highs, _XTOL)
     found[left] = np.maximum(mus * (t + mus / 2), 0.0)
@@ -127,13 +125,18 @@ def _log_delta(t: float, mu: float) -> float:
 
 def _log_deltas(t: Array, mu: Array) -> Array:
     """`_log_delta`, element by element: the bulk of many in the same operations on arrays."""
-    found = np.empty(len(t))
-    bulk = (t > _FAR_LEFT) & (mu >= _SMALL) if len(t) >= FEW else np.zeros(len(t), bool)
-    others = zip(t[~bulk].tolist(), mu[~bulk].tolist(), strict=True)
-    found[~bulk] = [_log_delta(*pair) for pair in others]
-    a, b = t[bulk], mu[bulk]
+    from scipy.special import ndtr
+
+    found, many = np.empty(len(t)), len(t) >= FEW
+    far, near = many & (t <= _FAR_LEFT), many & (t > _FAR_LEFT) & (mu >= _SMALL)
+    a, b = t[far], mu[far]
+    cut = _each(math.exp, -a * a / 2 - _LOG_ROOT_TAU) * _mills(a + b)
+    found[far] = _each(math.log, ndtr(-a) - cut)
+    a, b = t[near], mu[near]
     gap = _each(math.log, np.maximum(_mills(a) - _mills(a + b), 5e-324))
-    found[bulk] = -a * a / 2 - _LOG_ROOT_TAU + gap
+    found[near] = -a * a / 2 - _LOG_ROOT_TAU + gap
+    others = ~(far | near)
+    found[others] = [_log_delta(*pair) for pair in zip(t[others].tolist(), mu[others].tolist(), strict=True)]
     return found
 
 

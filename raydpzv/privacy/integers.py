@@ -312,9 +312,8 @@ class IntegerAccount(ReleaseAccount):
     def __init__(self, plan: IntegerReleasePlan) -> None:
         self._plan, self._records = plan, Participations(plan.rows)
         self._releases = 0
-        self._gathered: dict[
-            int, list[np.ndarray]
-        ] = {}  # rows of uploads that wait for their client's release
+        # rows of uploads that wait for their client's release
+        self._gathered: dict[int, list[np.ndarray]] = {}
 
     def charge(self, event: ReleaseEvent) -> PrivacyLoss:
         """Count a release on the rows of all its uploads; return what is proved against the clients."""

@@ -26,11 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from raydpzv.errors import InputError, SpecError, suggest
-from raydpzv.privacy.calibration import (
-    expected_participations,
-    paper_epsilon,
-    paper_mu,
-)
+from raydpzv.privacy.calibration import expected_participations, paper_epsilon, paper_mu
 from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.participations import Participations

@@ -17,6 +17,7 @@ one's by 3e-14 at deviations of some 10^5 units; Rényi's divergence bounds it w
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,9 +106,8 @@ class UserMechanism(UserPlan):
         silos, base = self.silos, self.multiplier / self.moved(self.change(adversary, relation))
         if self.kind == "group":
             return base
-        if (
-            self.asynchronous
-        ):  # a silo's sum alone: it moves by C/S, its noise is σC/√S, and everybody sees all of them
+        # a silo's sum alone: it moves by C/S, its noise is σC/√S, and everybody sees all of them
+        if self.asynchronous:
             return base * math.sqrt(silos)
         if adversary == "client":
             if silos == 1:
@@ -120,9 +120,8 @@ class UserMechanism(UserPlan):
             # of A silos a user moves A / S at the most, so that no release shows more than one of all
             return base / math.sqrt((silos - 1) / silos)
         if adversary == "server" and self.aggregation == "plain" and self.weights == "records":
-            return base / math.sqrt(
-                silos
-            )  # all of a user's weight may lie in one silo, whose share of the noise is 1/S
+            # all of a user's weight may lie in one silo, whose share of the noise is 1/S
+            return base / math.sqrt(silos)
         return base
 
     @property
@@ -221,6 +220,7 @@ def user_epsilon_rdp(mechanism: UserMechanism, adversary: str = "external") -> f
     return gaussian_epsilon_rdp(mechanism.participations, z, mechanism.delta)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_epsilon_rdp(releases: int, multiplier: float, delta: float) -> float:
     """Return ε of Gaussian releases by Rényi divergence α n / (2 z²), at the best order."""
     if math.isinf(multiplier):

@@ -110,9 +110,8 @@ def staleness(table: pa.Table, clients: int | None = None) -> list[ClientStalene
     oldest = np.zeros(count, dtype=np.int64)
     np.maximum.at(oldest, client, _column(table, "age_max"))
     merged, place = np.zeros((count, AGE_BINS), np.int64), 0
-    for chunk in table.column(
-        "age_bins"
-    ).chunks:  # two thirds of a run's bytes: not copied to be in one piece
+    # two thirds of a run's bytes: not copied to be in one piece
+    for chunk in table.column("age_bins").chunks:
         bins = array(chunk.flatten()).reshape(-1, AGE_BINS)
         there, place = client[place : place + len(bins)], place + len(bins)
         merged += np.stack([_sum_by(there, bins[:, k], count) for k in range(AGE_BINS)], axis=1)

@@ -218,10 +218,8 @@ def write_models(run: Path, models: Mapping[str, np.ndarray]) -> None:
 def drop_checkpoints(run: Path) -> None:
     """Delete the checkpoints of a run that has ended."""
     last = run / CHECKPOINT
-    for path in (
-        before(last),
-        last,
-    ):  # in this order: a reader that finds an older one finds the last one too
+    # in this order: a reader that finds an older one finds the last one too
+    for path in (before(last), last):
         path.unlink(missing_ok=True)
     if (run / TAIL).is_dir():
         shutil.rmtree(run / TAIL)

@@ -71,10 +71,8 @@ RELEASE = pa.schema(
         ("step", pa.int64()),  # of the upload that it answers
         ("perturbation", pa.int32()),
         ("value", pa.float64()),  # the released number: after the noise, never before
-        (
-            "mechanism",
-            pa.string(),
-        ),  # "gaussian", "rounded gaussian" (whole numbers, in units of a grid) or "none"
+        # "gaussian", "rounded gaussian" (whole numbers, in units of a grid) or "none"
+        ("mechanism", pa.string()),
         ("source", pa.string()),  # "system", "seeded", "recorded" or "none"
         ("sigma", pa.float64()),  # standard deviation of the noise on the released mean, or on whole numbers
         ("sensitivity_replace", pa.float64()),  # change of the mean when one record's term is replaced
@@ -149,10 +147,8 @@ BALANCED_ACCURACY = pa.schema(
         ("round", pa.int64()),
         ("time", pa.float64()),
         ("part", pa.string()),  # as in the evaluation's row
-        (
-            "balanced_accuracy",
-            pa.float64(),
-        ),  # of two classes: mean of the shares predicted right; NaN as an area
+        # of two classes: mean of the shares predicted right; NaN as an area
+        ("balanced_accuracy", pa.float64()),
     ]
 )
 

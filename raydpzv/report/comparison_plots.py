@@ -19,14 +19,7 @@ from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.report import plots, text
-from raydpzv.report.comparison_lines import (
-    Line,
-    band,
-    calibrated,
-    final_accuracy,
-    judged,
-    named,
-)
+from raydpzv.report.comparison_lines import Line, band, calibrated, final_accuracy, judged, named
 from raydpzv.report.comparison_table import ComparisonView, target_name
 from raydpzv.report.plots import Curve, Look, Panel, ReportFigure
 

@@ -190,13 +190,10 @@ def short_outcome(outcome: str) -> str:
 
 def _short(row: Row) -> str:
     """Return how the runs of a line failed, in short words, and how many were not made."""
-    why = [
-        f"{n} {short_outcome(kind)}"
-        for n, _, kind in (one.partition(" ") for one in row["why"].split(", "))
-        if n
-    ]
-    said = ", ".join([*why, *([f"{row['not_run']} not run"] if row["not_run"] else [])])
-    return f"control: {said}" if why and not _failed(row) else said
+    failed, meant = _failures(row)
+    said = [f"{count} {short_outcome(kind)}" for kind, count in failed.items()]
+    said += [f"{row['not_run']} not run"] if row["not_run"] else []
+    return ", ".join([*said, *([f"control: {meant} constant"] if meant else [])])
 
 
 def _epsilon(row: Row) -> float:
@@ -267,9 +264,8 @@ def _spread(title: str, name: str, show: Show, ends: str = _BELOW) -> Column[Row
         if math.isnan(median) or low == high:
             return show(median)
         words = [show(value) for value in (median, low, high)]
-        if (
-            len({word.rpartition(" ")[1:] for word in words}) == 1 and " " in words[0]
-        ):  # the median has the unit
+        # the median has the unit
+        if len({word.rpartition(" ")[1:] for word in words}) == 1 and " " in words[0]:
             words[1:] = [word.rpartition(" ")[0] for word in words[1:]]
         return words[0] + ends.format(*words[1:])
 

@@ -14,6 +14,7 @@ from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.files import sha256
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.entries import SHARED, Slice
+from raydpzv.limits import cores
 from raydpzv.methods.model_averaging import ModelAverage
 from raydpzv.methods.replica import Replica
 from raydpzv.seed_file.first_weights import Floats, initial_vector
@@ -48,16 +49,11 @@ def rebuilt(
     x = initial_vector(model, base, where)
     if file.law == "torch_normal":
         return _by_torch(file, model, x)
-    replica = Replica(x, rule_of(file, model), step_seeds=file.step_seeds, threads=_cores())
+    replica = Replica(x, rule_of(file, model), step_seeds=file.step_seeds, threads=cores())
     tail = ModelAverage(model.average)
     replica.follow(updates_of(file, model), None if model.average is None else tail)
     mean = tail.mean()
     return replica.state()[0] if mean is None else mean
-
-
-def _cores() -> int:
-    """Return how many cores this process may use; threads move no bits."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _by_torch(file: SeedFile, model: SeededModel, x: Floats) -> Floats:

@@ -118,9 +118,8 @@ class Status(NamedTuple):
     accuracy: float = math.nan
     loss: float = math.nan
     privacy: PrivacyLoss = UNACCOUNTED
-    staleness: float = (
-        math.nan
-    )  # last service: mean age of the cached rows used, or updates since the model was read
+    # last service: mean age of the cached rows used, or updates since the model was read
+    staleness: float = math.nan
     stop_reason: str | None = None
     stage: str = ""
     participants: int | None = None

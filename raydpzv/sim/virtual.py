@@ -156,9 +156,8 @@ class VirtualRun:
         """Run until a budget ends it, `stop` is set, or nothing is left to happen."""
         try:
             self._run()
-        except (
-            Stalled
-        ):  # a client that does not answer may have sent something, and would be waited for once more
+        except Stalled:
+            # a client that does not answer may have sent something, and would be waited for once more
             if self._server_loop.privacy_filter.of_uploads:
                 self._server_loop.privacy_filter.give_up()
             raise
@@ -262,9 +261,8 @@ class VirtualRun:
         if not order.asks:
             self._server_loop.applied(client, now)
         handle = event.handle if order.start_immediately else self._host.submit(order)
-        if asked := self._clients.asking.pop(
-            client, None
-        ):  # this answers the request: the activation continues
+        # this answers the request: the activation continues
+        if asked := self._clients.asking.pop(client, None):
             self._work(order, handle, now, *asked)
             return
         start_immediately = order.start_immediately or self._timing.arrivals.closed_loop

@@ -12,14 +12,7 @@ from pathlib import Path
 from raydpzv.errors import RunError
 from raydpzv.storage.filesystem import StorageFolder
 from raydpzv.storage.lease import Lease
-from raydpzv.storage.manifest import (
-    FRESH_NOISE,
-    MANIFESTS,
-    NO_NOISE,
-    OBJECTS,
-    Manifest,
-    StoredFile,
-)
+from raydpzv.storage.manifest import FRESH_NOISE, MANIFESTS, NO_NOISE, OBJECTS, Manifest, StoredFile
 from raydpzv.storage.snapshot import Moving, snapshot
 
 _MOST_PIECES = 50

@@ -89,10 +89,8 @@ class JointForward:
         with _mapping_alone():
             try:
                 self.scores(points, x)
-            except (
-                RuntimeError,
-                NotImplementedError,
-            ):  # a branch on values, or an operator that torch cannot map
+            except (RuntimeError, NotImplementedError):
+                # a branch on values, or an operator that torch cannot map
                 self._together = False
         return self._agrees(self.scores(points, x)[0], direction, x)
 

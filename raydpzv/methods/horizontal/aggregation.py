@@ -258,9 +258,8 @@ class AgreeingRounds(RoundServer):
             self._begun = set_up.begun
         attempt = self._attempt
         assert attempt is not None
-        current = [
-            upload for upload in uploads if upload.client in attempt.silos
-        ]  # others' are of the one before
+        # others' are of the one before
+        current = [upload for upload in uploads if upload.client in attempt.silos]
         if failed := [upload.client for upload in current if isinstance(upload.body, DroppedOut)]:
             again = attempt.again(failed, self.aggregation.least)
             return self._tried(again, [silo for silo in failed if silo not in again.silos])

@@ -94,9 +94,8 @@ class FedkseedServer(SeededServer):
         ]
 
     def _bodies(self, round: int, syncs: Sequence[Sync]) -> Iterator[Body]:
-        body = PoolSums(
-            self._sums.values.copy()
-        )  # one object for all, which a transport can send once per process
+        # one object for all, which a transport can send once per process
+        body = PoolSums(self._sums.values.copy())
         yield from (body for _ in syncs)
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:

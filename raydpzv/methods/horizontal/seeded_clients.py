@@ -91,9 +91,8 @@ def central_differences(
 ) -> tuple[list[float], np.ndarray]:
     """Return of each client's rows the loss near x and (f(x + μz) - f(x - μz)) / 2μ along each direction, [M, P]."""
     plus, minus = objective.central_losses(x, directions, radius, rows)
-    middle = np.ascontiguousarray((plus + minus) / 2).mean(
-        1
-    )  # else its bits depend on which clients are here
+    # else its bits depend on which clients are here
+    middle = np.ascontiguousarray((plus + minus) / 2).mean(1)
     return middle.tolist(), (plus - minus) / (2 * radius)
 
 

@@ -17,13 +17,7 @@ from raydpzv.methods.horizontal.aggregation import ReleasedOnGrid
 from raydpzv.methods.horizontal.dropout import attempt_of
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
-from raydpzv.methods.horizontal.user_sums import (
-    SiloSum,
-    UserSumServer,
-    noised,
-    release_of,
-    users_of,
-)
+from raydpzv.methods.horizontal.user_sums import SiloSum, UserSumServer, noised, release_of, users_of
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.privacy.user_release import UserPlan, user_integers
 from raydpzv.settings.bounds import Positive

@@ -96,9 +96,8 @@ class PairWork(LocalWork):
         assert parts.updates is not None
         self._settings, self._local_lr = uldp_zo_settings(config, parts.key), config.local_lr
         self._sums = UserSums(parts.parts, parts.users, config)
-        self._unit = mean_over_users(
-            parts.users, config.sampling
-        )  # what one unit of a sum is worth in an update
+        # what one unit of a sum is worth in an update
+        self._unit = mean_over_users(parts.users, config.sampling)
         self._history, self._recorded = parts.updates, parts.recorded
 
     def vectors(

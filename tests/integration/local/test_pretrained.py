@@ -78,9 +78,8 @@ def test_sst2_scores_are_the_logits_of_two_words_after_the_text(folders):
             alone = torch.tensor(ids[ids != 1])[None]  # the same text without padding
             logits = there(input_ids=alone).logits[0, -1, [7, 8]]
             torch.testing.assert_close(scores, logits, atol=1e-5, rtol=1e-5)
-        left = np.stack(
-            [np.roll(ids, (ids == 1).sum()) for ids in texts(1)[:6]]
-        )  # as the authors' program pads
+        # as the authors' program pads
+        left = np.stack([np.roll(ids, (ids == 1).sum()) for ids in texts(1)[:6]])
         torch.testing.assert_close(model(torch.tensor(left)), found, atol=1e-5, rtol=1e-5)
 
 
@@ -105,9 +104,8 @@ def test_amazon_trains_three_encoders(folders, tmp_path):
 
 
 def test_an_encoder_is_the_mean_over_tokens_that_are_no_padding(folders):
-    model = (
-        prepare(amazon(folders)).flat_model("client 2").module
-    )  # its part of a third of the texts ends in padding
+    # its part of a third of the texts ends in padding
+    model = prepare(amazon(folders)).flat_model("client 2").module
     there = library.BertModel.from_pretrained(folders / "bert").eval()
     with torch.no_grad():
         for ids in texts(0)[:4, 8:]:

@@ -158,9 +158,8 @@ def replayed_without(history, client, since, answers):
             if others:
                 total = sum(weight for weight, _ in others.values())
                 scalar = sum(weight * values for weight, values in others.values()) / total
-                if len(scalar) < len(
-                    update
-                ):  # the clients' pairs are joined: the client's own have a weight of 0
+                # the clients' pairs are joined: the client's own have a weight of 0
+                if len(scalar) < len(update):
                     scalar = np.concatenate([(w if c in others else 0) / total * v for c, (w, v) in everyone])
         ledger.append(
             party=int(update.party[0]), read=int(update.read[0]), lr=float(update.lr[0]), step=update.step,
@@ -211,6 +210,18 @@ def test_the_clients_of_a_round_push_by_their_shares(tmp_path):
     with open_history(tmp_path / "run") as history:
         (pushed,) = what_if(history).pushes(7).values()
         assert pushed == pytest.approx(history.moment(7).moved[MODEL], rel=1e-4)
+
+
+def test_a_push_leaves_out_the_momentum_of_earlier_updates(tmp_path):
+    spec = small_horizontal.small("asynchronous", "method.momentum=0.5", "budget.updates=9")
+    scenarios.run(spec, tmp_path / "run")
+    with open_history(tmp_path / "run") as history:
+        x = [history.model(MODEL, update).astype(float) for update in range(10)]
+        for update in range(2, 10):
+            (pushed,) = what_if(history).pushes(update).values()
+            carried = 0.5 * (x[update - 1] - x[update - 2])  # v <- βv + (1-β)g of one step an update
+            assert pushed == pytest.approx(np.linalg.norm(x[update] - x[update - 1] - carried), rel=1e-4)
+            assert pushed != pytest.approx(history.moment(update).moved[MODEL], rel=1e-2)  # control
 
 
 def test_a_poisoner_among_a_hundred_clients_is_ranked_first(tmp_path):

@@ -76,10 +76,8 @@ def written(folder, *without, change=lambda table: table):
 
 def vertical(path, part, kind, method, mode, *stated):
     scenario, settings = MODES[method][mode]
-    own = [
-        "seed=2",
-        *(text.format(kind=kind) for text in OWN[part]),
-    ]  # seed: the record is not among those checked
+    # seed: the record is not among those checked
+    own = ["seed=2", *(text.format(kind=kind) for text in OWN[part])]
     source = READERS["csv"]
     return scenarios.load(scenario, [*settings, *source.given(path), *source.vertical, *own, *stated])
 

@@ -158,10 +158,8 @@ def test_the_parties_of_a_warm_up_see_neither_features_nor_labels_nor_releases_o
         bare = client_warm_up.client_without_data(recipe)
         assert not bare.x_train.any()
         assert not bare.x_held_out.any()
-        assert bare.x_train.shape == (
-            128,
-            *recipe.x_train.shape[1:],
-        )  # two batches, whatever the table's size
+        # two batches, whatever the table's size
+        assert bare.x_train.shape == (128, *recipe.x_train.shape[1:])
     server = experiment.with_record({(0, 0, 0): 1.0}, continues=True).server
     assert server.noise.recorded
     bare_server = warm_up.server_without_data(server)

@@ -10,13 +10,7 @@ import scenarios
 from actors.tune_search import TuneSearch, cluster_needs, scheduler_of, tune_cluster
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.errors import Unplaceable
-from raydpzv.search.search_folder import (
-    cut_short,
-    decision_log,
-    decisions,
-    search_begun,
-    trials_left,
-)
+from raydpzv.search.search_folder import cut_short, decision_log, decisions, search_begun, trials_left
 from raydpzv.search.search_plan import SearchPlan, trials_of
 from raydpzv.search.trial_results import search_results
 
@@ -111,9 +105,8 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
             == "CONTINUE"
         )
         assert scheduler.on_trial_result(None, again, {"updates": stopped.updates, "loss": 0.0}) == "STOP"
-        assert (
-            scheduler.on_trial_result(None, again, {"updates": stopped.updates}) == "CONTINUE"
-        )  # no evaluation
+        # no evaluation
+        assert scheduler.on_trial_result(None, again, {"updates": stopped.updates}) == "CONTINUE"
     assert decisions(parts) == once
 
 

@@ -26,15 +26,7 @@ from raydpzv.methods.replica import Replica
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.kills import kill_at
-from tests.helpers.small_horizontal import (
-    OFTEN,
-    SMALL,
-    one_line,
-    resume,
-    same,
-    small,
-    stopped,
-)
+from tests.helpers.small_horizontal import OFTEN, SMALL, one_line, resume, same, small, stopped
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "pulling", "fedavg", "fedzo", "asynchronous"])

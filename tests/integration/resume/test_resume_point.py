@@ -62,11 +62,8 @@ def test_a_killed_run_continues_from_the_newest_model_to_the_same_bits(
     assert len(kept) == 2
     replayed.clear()
     same(resume(tmp_path / "copy"), whole)
-    if kind in (
-        "decomfl",
-        "secret",
-        "asynchronous",
-    ):  # others have models of clients' own, which begin at the start
+    # others have models of clients' own, which begin at the start
+    if kind in ("decomfl", "secret", "asynchronous"):
         assert min(replayed) >= int(kept[0].stem) > 0
     for folder in ("run", "copy"):
         assert not (tmp_path / folder / "ledger" / "snapshots" / model_evaluator.RESUMED).exists()

@@ -77,9 +77,8 @@ def test_trimmed_updates_leave_both_memories(tmp_path: Path) -> None:
     ledger, handle = relayed(tmp_path / "ledger")
     fill(ledger, 500)
     held = ledger.memory_bytes
-    assert there(handle).memory_bytes == pytest.approx(
-        held, rel=0.01
-    )  # columns grow by what waits to be written
+    # columns grow by what waits to be written
+    assert there(handle).memory_bytes == pytest.approx(held, rel=0.01)
     ledger.trim(450)
     for each in (ledger, there(handle)):
         assert each._memory.trimmed == 450

@@ -101,11 +101,8 @@ def test_a_clients_bits_do_not_depend_on_the_others_on_blocks_or_on_the_number_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = objectives()
-    at, us, rows = (
-        start(theirs),
-        along(ours.size, 5),
-        batches(100, 1, 60, 150, 3),
-    )  # more than two blocks of rows
+    # more than two blocks of rows
+    at, us, rows = start(theirs), along(ours.size, 5), batches(100, 1, 60, 150, 3)
     together = ours.losses(at, us, 1e-3, rows)
     for m, batch in enumerate(rows):
         np.testing.assert_array_equal(ours.losses(at, us[:2], 1e-3, [batch])[0], together[m, :2])

@@ -11,16 +11,7 @@ from torch.nn import functional
 from raydpzv.engine.split_model import HeadTraining
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.directions import Direction
-from tests.helpers.vertical_parties import (
-    CLASSES,
-    CLIENTS,
-    KEY,
-    WIDTH,
-    flat_of,
-    in_double,
-    make_head,
-    top,
-)
+from tests.helpers.vertical_parties import CLASSES, CLIENTS, KEY, WIDTH, flat_of, in_double, make_head, top
 
 B = 6
 EMBEDDINGS = torch.from_numpy(Key(2).generator().standard_normal((B, CLIENTS, WIDTH)).astype(np.float32))

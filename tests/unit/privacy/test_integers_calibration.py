@@ -300,9 +300,8 @@ def test_an_outsiders_budget_counts_releases() -> None:
 def test_an_account_that_resumes_knows_which_uploads_wait_for_their_release() -> None:
     """Another client's release took what an upload that waits would need: no upload may complete its release."""
     found = plan(batch=2, gather=2, clients=2)
-    found = replace(
-        found, noise_multiplier=2 / mu_of(1.0, found.delta)
-    )  # one release of a record is all of ε
+    # one release of a record is all of ε
+    found = replace(found, noise_multiplier=2 / mu_of(1.0, found.delta))
     account = found.account()
     assert not account.would_exceed(ReleaseEvent(0, np.array([5, 6])), 1.0, "client")
     account.charge(ReleaseEvent(1, np.array([5, 7])))

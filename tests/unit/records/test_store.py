@@ -54,9 +54,8 @@ def test_a_part_that_is_kept_is_read_again_only_if_another_has_its_name(
     assert (rounds(), read) == ([0, 1, 2], ["part-00000.parquet"])
     append_rows(tmp_path, drained(3, 2), extents)
     assert (rounds(), read) == ([0, 1, 2, 3, 4], ["part-00001.parquet"])
-    append_rows(
-        tmp_path, drained(7, 1), {"numbers": store.Extent(parts=1)}
-    )  # as a run that resumed writes it
+    # as a run that resumed writes it
+    append_rows(tmp_path, drained(7, 1), {"numbers": store.Extent(parts=1)})
     assert (rounds(), read) == ([0, 1, 2, 7], ["part-00001.parquet"])
 
 

@@ -28,11 +28,8 @@ def test_panels_are_the_values_of_epsilon_none_first_then_decreasing() -> None:
     colours = [[to_hex(line.get_color()).upper() for line in ax.get_lines()] for ax in shown]
     quick, slow, control = (to_hex(look[n]["color"]).upper() for n in look)
     assert [quick, slow, control] == [PALETTE[0], PALETTE[1], "#000000"]
-    assert colours == [
-        [quick, slow, control],
-        [slow, slow, control],
-        [quick, control],
-    ]  # one cross, of a failed run
+    # one cross, of a failed run
+    assert colours == [[quick, slow, control], [slow, slow, control], [quick, control]]
 
 
 def test_curves_are_medians_in_bands_and_a_failed_run_is_crossed_out() -> None:
@@ -132,9 +129,8 @@ def test_runs_without_accuracies_are_drawn_by_what_they_are_judged_by() -> None:
     first, second = picture.figure.axes
     assert first.get_ylabel() == "test rmse"
     assert first.get_lines()[0].get_ydata() == pytest.approx([0.25, 0.35, 0.45, 0.55, 0.65])
-    assert second.get_lines()[0].get_ydata() == pytest.approx(
-        [1.0, 1.1, 1.2, 1.3, 1.4]
-    )  # without the failed run
+    # without the failed run
+    assert second.get_lines()[0].get_ydata() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4])
     final = plots.accuracy_over_epsilon(found)
     assert final is not None
     assert final.caption.startswith("Final test rmse: median")

@@ -239,6 +239,5 @@ def test_a_hundred_thousand_clients_are_not_drawn_one_by_one(tmp_path: Path) -> 
         "missed_over_updates",
         "timeline",
     }
-    assert drawing < 3 * row_loop_seconds(
-        rows.values()
-    )  # measured: two fifths; an artist per client takes minutes
+    # measured: two fifths; an artist per client takes minutes
+    assert drawing < 3 * row_loop_seconds(rows.values())

@@ -4,14 +4,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, SpecError
-from raydpzv.search.search_plan import (
-    Drawing,
-    SearchPlan,
-    grace_of,
-    planned_claim,
-    read_search,
-    trials_of,
-)
+from raydpzv.search.search_plan import Drawing, SearchPlan, grace_of, planned_claim, read_search, trials_of
 from raydpzv.search.space import Dimension
 
 POINTS = [("method.lr=0.5", "privacy.epsilon=0.5"), ("method.lr=0.5", "privacy.epsilon=2.0")]

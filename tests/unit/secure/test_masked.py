@@ -47,9 +47,8 @@ def test_without_one_silo_of_the_attempt_the_sum_is_noise() -> None:
     sums = uploads(silos, VALUES // 2**30, Attempt(1, 0, (0, 1, 2, 3)))
     assert np.abs(server.total(sums) - (VALUES // 2**30).sum(0)).max() == 0
     less = server.total(sums[:3]) - (VALUES // 2**30)[:3].sum(0)
-    assert (
-        np.abs(np.log2(np.abs(less.astype(float))).mean() - (63 - 1 / np.log(2))) < 0.5
-    )  # uniform in 64 bits
+    # uniform in 64 bits
+    assert np.abs(np.log2(np.abs(less.astype(float))).mean() - (63 - 1 / np.log(2))) < 0.5
 
 
 def test_no_mask_is_used_twice() -> None:

@@ -54,9 +54,8 @@ def test_masks_are_uniform() -> None:
     words = masks(3)[1].words((0, 1, 2), 20_000, "sum", 1, 0)
     residues = np.array([float(m % N / N) for m in masks(3)[1].residues((0, 1, 2), 20_000, N, "sum", 1, 0)])
     for shares in (words / 2.0**64, residues):
-        assert (
-            np.abs(np.sort(shares) - np.arange(20_000) / 20_000).max() < 0.012
-        )  # Kolmogorov: p < 1e-2 at .0115
+        # Kolmogorov: p < 1e-2 at .0115
+        assert np.abs(np.sort(shares) - np.arange(20_000) / 20_000).max() < 0.012
 
 
 def test_one_alone_has_none() -> None:

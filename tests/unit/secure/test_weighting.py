@@ -37,9 +37,8 @@ def test_values_to_a_ciphertext(silos: int, cap: int, held: tuple[int, int]) -> 
 
 def test_every_total_divides_the_multiple_and_blindings_are_longer() -> None:
     assert all(PAPER.multiple % total == 0 for total in range(1, 41))
-    assert all(
-        PAPER.multiple // p % (p ** int(math.log(40, p))) for p in (2, 3, 5, 37)
-    )  # no smaller one would do
+    # no smaller one would do
+    assert all(PAPER.multiple // p % (p ** int(math.log(40, p))) for p in (2, 3, 5, 37))
     assert PAPER.shift_limit == 2 ** (53 + 128)
 
 

@@ -15,14 +15,7 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.wall import (
-    Answer,
-    ClientLoop,
-    EvaluationSchedule,
-    LockedServerLoop,
-    Resumption,
-    WallPace,
-)
+from raydpzv.sim.wall import Answer, ClientLoop, EvaluationSchedule, LockedServerLoop, Resumption, WallPace
 from raydpzv.wire.messages import Acknowledged, Rows, Start
 from raydpzv.wire.network import Network
 from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing

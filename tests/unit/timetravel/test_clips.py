@@ -28,9 +28,8 @@ def test_a_cut_vector_is_one_that_grows_no_more(over: str) -> None:
             integer_sum(part.astype(np.float32), limit=release.limit, over=over)[0]  # type: ignore[arg-type]
             for part in (slopes_PB[:, [b]], 1.5 * slopes_PB[:, [b]])
         )
-        free = (
-            np.abs(large - 1.5 * one).max() <= 3
-        )  # 1.5 times as large, but for what is cut to whole numbers
+        # 1.5 times as large, but for what is cut to whole numbers
+        free = np.abs(large - 1.5 * one).max() <= 3
         if np.linalg.norm(1.5 * one) < 0.9 * GRID / np.sqrt(3):
             assert free
         assert not (cut[b] and free)

@@ -96,9 +96,8 @@ def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bit
     together = [script(STEPPED, tmp_path) for _ in range(3)]
     names, calls, results, told = zip(*(json.loads(last(process)) for process in together), strict=True)
     expected = ["_subtract_tile", "_words", "add_scaled", "subtract_directions"]
-    assert (
-        sorted(name for found in names for name in found) == expected
-    )  # and nothing that this rule does not use
+    # and nothing that this rule does not use
+    assert sorted(name for found in names for name in found) == expected
     assert results[0] == results[1] == results[2]
     # the others were waiting meanwhile
     assert sum(compiled for compiled, _ in calls) == 2

@@ -41,9 +41,8 @@ def test_a_frame_far_longer_than_promised_is_not_even_read(server, service):
     line.send(*frames.request(frames.HELLO))
     line.send(*frames.request(frames.FIRST))
     frames.read_answer(line.receive())
-    with pytest.raises(
-        TransportError
-    ):  # the frame does not fit into what the system keeps for a peer that reads nothing
+    # the frame does not fit into what the system keeps for a peer that reads nothing
+    with pytest.raises(TransportError):
         line.send(bytes(10_000_000))
     assert [call[0] for call in service.calls] == ["first"]
     line.close()

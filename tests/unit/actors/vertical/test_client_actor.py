@@ -98,9 +98,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.filterwarnings(
-    "ignore:The given NumPy array is not writable"
-)  # a message's arrays are views of its bytes
+# a message's arrays are views of its bytes
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
     server = VerticalServerActor(experiment, 0.0)

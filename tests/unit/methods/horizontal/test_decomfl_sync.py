@@ -161,9 +161,8 @@ def test_trimming_leaves_what_rounds_need(tmp_path: Path, pull_after: int | None
     for _ in toy.rounds(server, Scribe(how), 330):
         pass
     assert ledger._memory.trimmed > 0
-    if (
-        pull_after == 1
-    ):  # from 4 D bytes of seeds and scalars on everybody pulls, so nobody needs more than that
+    # from 4 D bytes of seeds and scalars on everybody pulls, so nobody needs more than that
+    if pull_after == 1:
         needed = 320 - ledger._memory.trimmed
         assert (8 + 4 * how.width(1)) * needed <= 4 * toy.D
         assert (8 + 4 * how.width(1)) * (needed + 1) > 4 * toy.D
