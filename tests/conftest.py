@@ -7,11 +7,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from typer.main import get_command
 
 import scenarios
 from actors.cluster import set_defaults
@@ -96,6 +98,14 @@ def _one_job() -> Iterator[None]:
     """Make a comparison's runs in this process where no test asks for more: another one imports for seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("raydpzv.compare.run_comparison.cores", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_command_line() -> Iterator[None]:
+    """Build the command line once, and not for each command that a test calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", cache(get_command))
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ class VerticalServerActor(ServerActor):
     def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
         """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
         if not actors:
-            self._run_core(LocalExecutor(self._local))
+            with closing(LocalExecutor(self._local)) as host:
+                self._run_core(host)
             return
         peers = self._peers(actors, self._timeout, "client actor")
         records = self if self.core.ledger_server else None

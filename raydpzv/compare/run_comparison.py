@@ -7,12 +7,13 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -276,17 +277,19 @@ def in_processes(
 ) -> None:
     """Make runs as `one_by_one` does, each in one of `jobs` processes, with the bits that it has in this one.
 
-    A run whose process dies has no result; the others continue.
+    A run whose process dies has no result; the others continue. If this process dies, they stop.
     """
-    queue, at_work, stopping = list(todo), dict[str, Status](), _SPAWN.Event()
+    queue, at_work, stopped = list(todo), dict[str, Status](), False
     idle, busy = list[_Worker](), dict[Any, tuple[_Worker, Planned]]()
     try:
         while queue or busy:
-            if stop.is_set():
+            if stop.is_set() and not stopped:
+                stopped = True
                 queue.clear()
-                stopping.set()
+                for worker, _ in busy.values():
+                    worker.stop()
             while queue and len(busy) < jobs:
-                worker, planned = idle.pop() if idle else _Worker(root, stopping), queue.pop(0)
+                worker, planned = idle.pop() if idle else _Worker(root), queue.pop(0)
                 worker.pipe.send(planned)
                 busy[worker.pipe], at_work[planned.folder] = (worker, planned), Status()
             for pipe in wait(list(busy), _LOOK):
@@ -306,11 +309,14 @@ def in_processes(
 
 
 class _Worker:
-    """A process that makes one run after the other. pipe: takes what is planned; gives statuses, then the reason."""
+    """A process that makes one run after the other.
 
-    def __init__(self, root: Path, stopping: Any) -> None:
+    pipe: takes what is planned, None to stop; gives statuses, then the reason.
+    """
+
+    def __init__(self, root: Path) -> None:
         self.pipe, its_end = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_work, args=(its_end, root, stopping), daemon=True)
+        self.process = _SPAWN.Process(target=_work, args=(its_end, root), daemon=True)
         with _without_ctrl_c():  # the user's Ctrl-C is for this process, which tells the others
             self.process.start()
         its_end.close()
@@ -323,34 +329,42 @@ class _Worker:
             self.process.join()
             return f"its process ended with status {self.process.exitcode}, perhaps out of memory; try fewer --jobs"
 
+    def stop(self) -> None:
+        """Stop the run in progress, cleanly."""
+        with suppress(OSError):  # of a process that has died `said` returns why
+            self.pipe.send(None)
+
     def end(self) -> None:
-        """End the process; what is at work in it is lost but for its last checkpoint."""
+        """End the process; what is still at work after some seconds is lost but for its last checkpoint."""
         self.pipe.close()
         self.process.join(_LEAVE)
         self.process.kill()
         self.process.join()
 
 
-def _work(pipe: Any, root: Path, stopping: Any) -> None:
-    """Make the runs that come through a pipe, until it closes."""
+def _work(pipe: Any, root: Path) -> None:
+    """Make the runs that come through a pipe, until None comes or it closes; then stop the one in progress."""
     os.environ["OMP_NUM_THREADS"] = "1"  # other processes work on the other cores
-    stop = threading.Event()
+    stop, todo = threading.Event(), SimpleQueue[Planned | None]()
 
     def hear() -> None:
-        stopping.wait()
+        with suppress(EOFError, OSError):  # the other end is closed, or its process has died
+            while (planned := pipe.recv()) is not None:
+                todo.put(planned)
         stop.set()
+        todo.put(None)
+
+    def say(said: Status | str) -> None:
+        with suppress(OSError):  # nobody listens: `hear` stops the run
+            pipe.send(said)
 
     threading.Thread(target=hear, daemon=True).start()
-    while True:
-        try:
-            planned = pipe.recv()
-        except EOFError:
-            return
+    for planned in iter(todo.get, None):
         one_by_one(
             [planned],
             root,
-            progress=lambda at_work: pipe.send(*at_work.values()),
-            ended=lambda planned, reason: pipe.send(reason),
+            progress=lambda at_work: say(*at_work.values()),
+            ended=lambda planned, reason: say(reason),
             stop=stop,
         )
 

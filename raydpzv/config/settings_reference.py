@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from raydpzv.config.scenario import SCENARIOS
 from raydpzv.docstrings import docstring
-from raydpzv.methods.descriptor import MethodConfig, field_docstrings
+from raydpzv.methods.descriptor import field_docstrings
 from raydpzv.registry import METHODS
 from raydpzv.settings.fields import Named, section_of
 from raydpzv.settings.sections import CommonSections
@@ -81,10 +81,10 @@ def _of_section(section: type[BaseModel]) -> Iterator[_Row]:
             yield _Row(name, field.default, values, meaning)
 
 
-def _of_config(config: type[MethodConfig]) -> Iterator[_Row]:
+def _of_config(config: type) -> Iterator[_Row]:
     hints = typing.get_type_hints(config, include_extras=True)
     meanings = field_docstrings(config)
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+    for field in dataclasses.fields(config):
         yield _Row(field.name, field.default, _values(hints[field.name]), meanings[field.name])
 
 

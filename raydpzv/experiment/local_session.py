@@ -58,6 +58,8 @@ class LocalSession:
                 self._writer.add(core.recorder.drain())
                 self._finalizer.failed(error, core.status(), core.spent(), core.facts())
             raise
+        finally:
+            self._parties.end_threads()
         self._writer.add(core.recorder.drain(), last=True)
         ended = self._finalizer.done(models, core.status(), core.spent(), facts)
         if ended.summary["status"] == "done":

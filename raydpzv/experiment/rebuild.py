@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -311,8 +312,8 @@ def serve_again(
         server = tap(experiment.server.make(device))
         roles = [factory.make(device) for factory in experiment.clients]
         server_loop = ServerLoop(server, privacy_filter or PrivacyFilter(), recorder, Budget(updates=updates))
-        host = LocalExecutor(roles)
-        VirtualRun(server_loop, host, timing, Scoring(split_score(server, host, clients), updates)).run()
+        with closing(LocalExecutor(roles)) as host:
+            VirtualRun(server_loop, host, timing, Scoring(split_score(server, host, clients), updates)).run()
     return parameters(server, roles)
 
 

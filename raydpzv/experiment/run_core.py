@@ -285,3 +285,6 @@ class LocalParties(ABC):
 
     def done(self) -> None:  # noqa: B027
         """Clean up after a run that spent its budget."""
+
+    def end_threads(self) -> None:  # noqa: B027
+        """End the threads that clients' work was done in, however the run ended."""

@@ -82,6 +82,7 @@ class VerticalParties(LocalParties):
     """The server and the clients of a vertical run in this process."""
 
     core: VerticalCore
+    host: LocalExecutor
 
     def __init__(self, prepared: PreparedVertical, parts: RunParts) -> None:
         self._prepared, self._device = prepared, prepared.local_device
@@ -116,6 +117,9 @@ class VerticalParties(LocalParties):
 
     def models(self) -> dict[str, np.ndarray]:
         return parameters(self._server, self._clients)
+
+    def end_threads(self) -> None:
+        self.host.close()
 
 
 def parameters(server: VerticalServer, clients: Sequence[Client]) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ accounts, barriers, the ledger, resume, comparisons, reports) asks the descripto
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -406,6 +407,7 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
         yield str(error)
 
 
+@functools.cache
 def field_docstrings(config: type) -> dict[str, str]:
     """Return the docstring under each field of a class and of its bases. Raises SpecError for a field without one."""
     from pydantic import TypeAdapter  # roles run without pydantic; lists of settings do not

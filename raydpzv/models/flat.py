@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import warnings
@@ -41,7 +42,7 @@ class FlatModel:
         self._make = make
         found = _without_weights(make)
         self._drawn_by_layer = found is not None
-        self.module = self._built(0) if found is None else found
+        self.module = _apart(self._built(0) if found is None else found)
         self.module.eval()  # dropout passes through, batch normalisation uses its statistics
         self.trained, self.constant = split_state(self.module)
         self.offsets: dict[str, int] = {}
@@ -204,6 +205,24 @@ def _without_weights(make: Callable[[], torch.nn.Module]) -> torch.nn.Module | N
             "the model's function loads weights, which a new model does not keep: hand over the module that it returns"
         )
     return module
+
+
+def _apart(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module that shares no layer with others; one whose tensors have numbers is copied, but for those.
+
+    A function may return a layer that it returned before, which would become a part of two models. Raises InputError
+    for a module that cannot be copied.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    if all(t.is_meta for t in tensors):
+        return module
+    try:
+        return copy.deepcopy(module, {id(t): t for t in tensors})
+    except (TypeError, RuntimeError) as error:
+        raise InputError(
+            f"the model has weights of its own and cannot be copied ({error}); keep what copy.deepcopy refuses out of "
+            "the module"
+        ) from error
 
 
 def shapes(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:

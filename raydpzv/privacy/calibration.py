@@ -45,7 +45,7 @@ def paper_mu(t: int, *, sigma: float, clip: float, rows: int) -> float:
 
 
 def planned_participations(
-    *, batches: str, releases: int, rows: int, batch: int, clients: int = 1, perturbations: int = 1
+    *, batches: str, releases: int, rows: int, batch: int, clients: int, perturbations: int = 1
 ) -> int:
     """Return the most releases one record can take part in, whatever the arrival order.
 

@@ -190,13 +190,10 @@ def short_outcome(outcome: str) -> str:
 
 def _short(row: Row) -> str:
     """Return how the runs of a line failed, in short words, and how many were not made."""
-    why = [
-        f"{n} {short_outcome(kind)}"
-        for n, _, kind in (one.partition(" ") for one in row["why"].split(", "))
-        if n
-    ]
-    said = ", ".join([*why, *([f"{row['not_run']} not run"] if row["not_run"] else [])])
-    return f"control: {said}" if why and not _failed(row) else said
+    failed, meant = _failures(row)
+    said = [f"{count} {short_outcome(kind)}" for kind, count in failed.items()]
+    said += [f"{row['not_run']} not run"] if row["not_run"] else []
+    return ", ".join([*said, *([f"control: {meant} constant"] if meant else [])])
 
 
 def _epsilon(row: Row) -> float:

@@ -101,7 +101,7 @@ def initial_vector(
         raise InputError(
             f"{model.name}: {what} {', '.join(lacking[:5])}; its first weights have the sha256 {model.initial.hex()}"
         )
-    flat = np.concatenate([_values(tensor, base or {}).ravel() for tensor in model.tensors])
+    flat = np.concatenate([_values(tensor, base or {}, where).ravel() for tensor in model.tensors])
     if (found := sha256(flat)) != model.initial.hex():
         raise InputError(
             f"{model.name}: other first weights: sha256 {found} from {where}, the seed file wants "
@@ -110,7 +110,7 @@ def initial_vector(
     return flat
 
 
-def _values(tensor: SeedTensor, base: Mapping[str, RawTensor]) -> Floats:
+def _values(tensor: SeedTensor, base: Mapping[str, RawTensor], where: object) -> Floats:
     if tensor.start == "stored":
         assert tensor.values is not None
         return tensor.values
@@ -122,7 +122,7 @@ def _values(tensor: SeedTensor, base: Mapping[str, RawTensor]) -> Floats:
     values = given.values
     if values is None or given.shape != tensor.shape:
         raise InputError(
-            f"{tensor.name}: wanted floats of the shape {list(tensor.shape)}, got {given.dtype} {list(given.shape)}; "
-            "give the weights that the training started from"
+            f"{tensor.name}: wanted F32, F16 or BF16 of the shape {list(tensor.shape)}, got {given.dtype} "
+            f"{list(given.shape)} in {where}; give the weights that the training started from"
         )
     return values

@@ -128,6 +128,11 @@ class SeedFile:
     options: Mapping[str, float] = field(default_factory=dict)
     frozen: bytes = b""
 
+    @property
+    def wants_weights(self) -> bool:
+        """Whether its reader must have weights that the training started from."""
+        return any(tensor.start == "weights" for model in self.models for tensor in model.tensors)
+
 
 def as_float16(scalars: Floats) -> Floats:
     """Return what scalars are at half precision, as float32. Raises InputError for one beyond its range."""

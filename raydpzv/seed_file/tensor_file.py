@@ -77,8 +77,12 @@ def read_tensors(word: str | Path) -> dict[str, RawTensor]:
 def _of_torch(word: str) -> dict[str, RawTensor]:
     from raydpzv.models.initial_weights import read_weights  # loads torch
 
+    try:
+        given = read_weights(word)
+    except InputError as error:  # who has a seed file has no scenario, and so no such setting
+        raise type(error)(str(error).replace("model.weights: ", "--weights: ", 1)) from None
     found = {}
-    for name, tensor in read_weights(word).items():
+    for name, tensor in given.items():
         if tensor.is_floating_point():
             found[name] = RawTensor.of(tensor.detach().float().contiguous().numpy())
     return found

@@ -60,6 +60,11 @@ class LocalExecutor:
     def result(self, handle: Upload | Future[Upload]) -> Upload:
         return handle.result() if isinstance(handle, Future) else handle
 
+    def close(self) -> None:
+        """End the threads: works at hand are waited for, works that wait are dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
     def _process(self, order: Order, before: Future[Upload] | None = None) -> Upload:
         """Do a client's work after its last one. Threads start works in order, so the last one is never behind it."""
         if before is not None:
@@ -71,14 +76,17 @@ class LocalExecutor:
         upload = self._process(order)
         self._trials.append(thread_time() - begun)
         if len(self._trials) == _TRIALS and self._threads > 1 and min(self._trials) >= _WORTH_A_THREAD:
-            self._pool = ThreadPoolExecutor(self._threads, "client", _one_torch_thread)
+            self._pool = ThreadPoolExecutor(self._threads, "client", _take_torch_threads)
         return upload
 
 
-def _one_torch_thread() -> None:
-    """Give torch one thread in this one: a new thread has the process's default, and more change the last bits."""
+def _take_torch_threads() -> None:
+    """Let torch have as many threads in this one as the run set: some calls do not look, and more change the bits.
+
+    Setting the number here would outlast a run of compiled kernels: it is every later thread's.
+    """
     if "torch" in sys.modules:
-        torch.set_num_threads(1)
+        torch.get_num_threads()
 
 
 class GroupExecutor:

@@ -48,6 +48,9 @@ class Absence:
 class WhatIf(ABC):
     """A run from update `since` on without one of its clients."""
 
+    pushed = "client {client} moved its model by {length:.4g}"
+    """What is said of one of the `pushes`."""
+
     def __init__(self, history: RunHistory, since: int = 0) -> None:
         if not 0 <= since < history.updates:
             raise InputError(f"--since: wanted 0..{history.updates - 1}, got {since}")
@@ -95,6 +98,8 @@ class VerticalWhatIf(WhatIf):
 class HorizontalWhatIf(WhatIf):
     """The shared model, from which the differences of all pairs are subtracted."""
 
+    pushed = "client {client}'s scalars moved the model by {length:.4g}"
+
     def __init__(self, history: RunHistory, since: int = 0) -> None:
         super().__init__(history, since)
         self._replica = history.replica(MODEL)
@@ -118,18 +123,18 @@ class HorizontalWhatIf(WhatIf):
         return {} if change is None else {MODEL: (x + change).astype(np.float32)}
 
     def pushes(self, update: int) -> dict[int, float]:
-        """Return how far each client of an update would have moved the model alone, by its share of the mean.
+        """Return how far each client's scalars of an update alone moved the model, by its share of the mean.
 
-        Their vectors add up to the update's; lengths do not. Of rules without momentum.
+        Their vectors add up to the update's, less what the momentum of earlier updates did; lengths do not.
         """
         entries = self.history.ledger.since(update - 1, update)
         if int(entries.party[0]) != SHARED:
-            return {int(entries.party[0]): self.history.moment(update).moved.get(MODEL, 0.0)}
-        parts, directions = _parts(entries, self._answers[update]), self._directions(entries)
-        steps = np.diff(_step_bounds(entries))
-        factors = entries.lr / np.repeat(steps, steps)
+            parts = {int(entries.party[0]): (1.0, entries.scalar.astype(np.float64))}
+        else:
+            parts = _parts(entries, self._answers[update])
+        weights, directions = self._weights(entries), self._directions(entries)
         return {
-            client: float(np.linalg.norm((part * factors) @ directions))
+            client: float(np.linalg.norm((part * weights) @ directions))
             for client, (_, part) in sorted(parts.items())
         }
 

@@ -129,12 +129,6 @@ class Descent:
         """Return the direction of a seed, along which queries move the parameters."""
         return Direction(seed, len(self.x), self.rule.law, self.rule.spans)
 
-    def unit_step(self, seed: int) -> np.ndarray:
-        """Return what a step of this seed with scalar and step size 1 subtracts, without momentum, float32 [d]."""
-        found = Descent(np.zeros(len(self.x), np.float32), replace(self.rule, momentum=0.0))
-        found.apply([Step([seed], [-1.0], 1.0)])
-        return as_array(found.x)
-
     def copy(self) -> Descent:
         """Return a descent that continues from here on its own."""
         twin = Descent(copied(self.x), self.rule, threads=self._threads)

@@ -13,7 +13,7 @@ from raydpzv.experiment.rebuild import replay as replay_run
 from raydpzv.files import sha256, write_npz
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, unended
-from raydpzv.seed_file.seed_replay import replay_seed_file, write_rebuilt
+from raydpzv.seed_file.seed_replay import read_seed_file, replay_seed_file, write_rebuilt
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.storage.download import midway
 from scenarios.command_options import ReplayCommand
@@ -63,14 +63,22 @@ def _replay_seed_file(options: ReplayCommand) -> None:
         names = [f"client {client_number(options.client, ())}"]
     if out is not None and out.suffix not in (".npz", ".safetensors"):
         raise InputError(f"--out: wanted a file .safetensors or .npz, got {out}")
+    whole = out is not None and out.suffix == ".safetensors"
+    file = read_seed_file(path)
+    if options.weights is not None and not (whole or file.frozen or file.wants_weights):
+        raise InputError(f"--weights: {path} has its first weights; leave it out")
     models = replay_seed_file(path, options.weights, names)
     print(
         f"{path}: intact; {'its models have' if len(models) > 1 else 'its model has'} the bits that it names"
     )
     vectors = {name: x for name, (_, x) in models.items()}
-    if out is not None and out.suffix == ".safetensors":
+    if out is not None and whole:
         written = write_rebuilt(out, models, options.weights)
         print(f"written: {out} ({len(written)} tensors)")
+        beside = len(written) - sum(len(model.tensors) for model, _ in models.values())
+        if beside and not file.frozen:
+            tensors = "tensor" if beside == 1 else "tensors"
+            print(f"not checked: {beside} {tensors} of {options.weights} that {path} does not name")
         out = None
     print_models(vectors, out)
 

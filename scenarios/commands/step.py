@@ -135,8 +135,9 @@ class _Walk:
 
     def who(self) -> Iterator[str]:
         """Say how far each client moved the model."""
-        for client, length in what_if(self.history).pushes(self.update).items():
-            yield self.named(f"client {client} moved the model by {length:.4g}")
+        found = what_if(self.history)
+        for client, length in found.pushes(self.update).items():
+            yield self.named(found.pushed.format(client=client, length=length))
 
     def without(self, client: str) -> Iterator[str]:
         """Leave a client out from here on."""

@@ -10,10 +10,12 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing import forkserver, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
@@ -29,17 +31,49 @@ def start_server() -> None:
     forkserver.ensure_running()
 
 
+@dataclass(frozen=True)
+class Kill:
+    """When a program kills itself (kill -9): at its first upload at which `count` files of the folder match.
+
+    after: of so many updates; from then on it takes its time, so that files can come. Names are as of Path.glob.
+    """
+
+    folder: Path
+    pattern: str = ""
+    count: int = 1
+    after: int = 0
+
+    def watch(self) -> None:
+        """Look for the moment in every run of this process."""
+        from raydpzv.sim.server_loop import ServerLoop
+
+        serve = ServerLoop.serve
+
+        def watched(loop: ServerLoop, *given: Any) -> Any:
+            orders = serve(loop, *given)
+            if loop.updates >= self.after:
+                if not self.pattern or len(list(self.folder.glob(self.pattern))) >= self.count:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(0.02 if self.after else 0.0)
+            return orders
+
+        ServerLoop.serve = watched  # type: ignore[method-assign]
+
+
 class Forked:
     """A running `python ARGUMENTS`, used as one of `subprocess`: of a process that has imported libraries, nothing of
     ours, and has called nothing of them.
 
     Not for what is said of imports, or of the number of threads that a library reads from the environment.
+    kill: when it kills itself.
     """
 
-    def __init__(self, arguments: list[str], environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, arguments: list[str], environment: Mapping[str, str] = os.environ, kill: Kill | None = None
+    ) -> None:
         self._said = TemporaryDirectory()
         self._files = [Path(self._said.name) / name for name in ("stdout", "stderr")]
-        given = (arguments, self._files, dict(environment))
+        given = (arguments, self._files, dict(environment), kill)
         self._process = _CONTEXT.Process(target=_work, args=given)
         self._process.start()
 
@@ -66,11 +100,13 @@ class Forked:
         return self.poll()
 
 
-def _work(arguments: list[str], files: list[Path], environment: dict[str, str]) -> None:
+def _work(arguments: list[str], files: list[Path], environment: dict[str, str], kill: Kill | None) -> None:
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(environment)
+    if kill:
+        kill.watch()
     kind, *rest = arguments
     if kind == "-m":
         sys.argv = rest
@@ -98,6 +134,13 @@ def ended(process: Forked) -> tuple[int | None, str, str]:
     """Return how a process ended, what it printed, and its complaints."""
     out, err = process.communicate()
     return process.returncode, out, err
+
+
+def killed(arguments: list[str], kill: Kill) -> None:
+    """Run a program until it kills itself."""
+    process = Forked(arguments, kill=kill)
+    complaints = process.communicate()[1]
+    assert process.returncode == -signal.SIGKILL, complaints
 
 
 def start(folder, *arguments, **environment):

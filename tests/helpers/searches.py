@@ -1,8 +1,6 @@
 """Short searches by the command line, and what they leave behind."""
 
 import json
-import signal
-import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +8,7 @@ import pytest
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_folder import decisions
 from tests.helpers.commands import call as raydpzv
-from tests.helpers.programs import Forked
+from tests.helpers.programs import Kill, killed
 
 UPDATES = 50
 SHORT = (f"budget.updates={UPDATES}", "evaluate.every=5", "data.train_rows=120", "data.test_rows=60")
@@ -19,7 +17,6 @@ NOISED = ("privacy.epsilon=1e4", "method.perturbations=2")
 """So little noise that the order of trials is the same each time."""
 SPACE = "method.lr.loguniform = [1e-3, 1e-1]\nmethod.momentum.uniform = [0.0, 0.95]\n"
 ALONE = ("--runner", "local", "--quiet")
-_LIMIT = 120
 
 
 def command(folder, scenario, space, changes, samples, *more):
@@ -58,13 +55,8 @@ def table(folder):
 
 
 def killed_at(words, folder, moment):
-    """Run a command in a process of its own until a file of this name, or like it, is below a folder, then kill it."""
-    process, limit = Forked(["-m", "raydpzv", *map(str, words)]), time.monotonic() + _LIMIT
-    while not list(folder.glob(moment)) and time.monotonic() < limit:
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    """Run a command in a process of its own, killed once a file of this name, or like it, is below a folder."""
+    killed(["-m", "raydpzv", *map(str, words)], Kill(folder, moment))
 
 
 def check_bits_of_whole_runs(said, full, folder, out):

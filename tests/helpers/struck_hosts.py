@@ -68,8 +68,8 @@ class Gated(PreparedHorizontal):
 
 
 @dataclasses.dataclass(frozen=True)
-class StruckServerOfHosts(PreparedHorizontal):
-    """A prepared one whose server's process is killed at its n-th upload, once."""
+class StruckServerOfHosts(Gated):
+    """A prepared one whose hosts wait at a gate, and whose server's process is killed at its n-th upload, once."""
 
     mark: str = ""
     calls: int = 100

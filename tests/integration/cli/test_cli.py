@@ -128,6 +128,9 @@ def test_privacy_shows_every_adversary_and_the_reason(tmp_path):
     for word in ("paper", "client", "external", "server", "replace", "NOT PRIVATE", "> 10"):
         assert word in result.stdout
     assert "157,480" in call("privacy", "digits_dpzv", "--explain").stdout
+    lines = call("privacy", "digits_private").stdout.strip().splitlines()
+    assert lines[-1].startswith("--explain: "), "what is public comes before the hint"
+    assert any(line.startswith("classes: ") for line in lines[:-1])
     found = json.loads(call("privacy", "digits_dpzv", "--json").stdout)
     assert found["private"] is False
     assert found["private_reason"].startswith("NOT PRIVATE")

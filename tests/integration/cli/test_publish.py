@@ -51,6 +51,8 @@ def made(small, tmp_path_factory, request):
     scenarios.run(spec, folder / "run")
     result = call("publish", folder / "run", "--out", folder / "public", "--quiet")
     assert result.exit_code == 0, result.output
+    verdict = result.stdout.partition("published: ")[0]
+    assert len(verdict) > 100 >= max(map(len, verdict.splitlines())), "wrapped"
     return spec, folder / "run", folder / "public"
 
 

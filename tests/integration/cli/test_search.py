@@ -4,7 +4,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -15,11 +14,11 @@ from raydpzv.search.search_plan import read_search
 from scenarios.search_progress import SearchProgress
 from tests.helpers.commands import call as raydpzv
 from tests.helpers.programs import Forked
+from tests.helpers.searches import killed_at
 
 SPACE = 'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0, 1]\n'
 SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "privacy.noise=seeded")
 SEARCH = ["search", "digits_dpzv", "--samples", "3", *(w for change in SHORT for w in ("--set", change))]
-LIMIT = 120
 
 
 def rows(folder):
@@ -83,13 +82,8 @@ def test_a_search_killed_at_any_moment_continues_with_the_same_table(searched, p
     """In a process of its own, killed with kill -9 once its second trial has begun to write."""
     _, whole = searched
     folder = place / "killed"
-    command = ["-m", "raydpzv", *SEARCH, "--space", str(place / "space.toml"), "--runner", "local", "--quiet"]
-    process, limit = Forked([*command, "--out", str(folder)]), time.monotonic() + LIMIT
-    while not (folder / "runs" / "0001" / "scenario.toml").exists() and time.monotonic() < limit:
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    command = [*SEARCH, "--space", place / "space.toml", "--runner", "local", "--quiet", "--out", folder]
+    killed_at(command, folder, "runs/0001/scenario.toml")
     first = folder / "runs" / "0000" / "summary.json"
     before = first.stat().st_mtime_ns
     on = raydpzv("resume", folder, "--runner", "local", "--quiet")

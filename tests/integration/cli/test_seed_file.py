@@ -262,14 +262,38 @@ def test_other_base_weights_are_refused_with_both_digests(from_weights, tmp_path
     save_file({name: value for name, value in base.items() if name != "3.bias"}, other)
     assert "lack 3.bias" in complaint(call("replay", file, "--weights", other))
     save_file({**base, "3.bias": base["3.bias"][:5].clone()}, other)
-    assert "3.bias: wanted floats of the shape [10], got F32 [5]" in complaint(
+    assert f"3.bias: wanted F32, F16 or BF16 of the shape [10], got F32 [5] in {other}" in complaint(
         call("replay", file, "--weights", other)
     )
+    torch.save([1], tmp_path / "list.pt")
+    said = complaint(call("replay", file, "--weights", tmp_path / "list.pt"))
+    assert "--weights: wanted names and tensors" in said
+    assert "model.weights" not in said
     said = complaint(call("replay", file))
     assert "give --weights with 1.weight, 1.bias, 3.weight, 3.bias" in said
     assert initial in said
     other.write_bytes((folder / "base.safetensors").read_bytes()[:300])
     assert "is no whole safetensors file" in complaint(call("replay", file, "--weights", other))
+
+
+def test_weights_that_a_seed_file_does_not_use_are_refused_or_named(from_weights, shared, tmp_path):
+    folder, base = from_weights
+    said = complaint(call("replay", shared[1], "--weights", folder / "base.safetensors"))
+    assert f"--weights: {shared[1]} has its first weights; leave it out" in said
+    more = tmp_path / "more.safetensors"
+    save_file({**base, "encoder.weight": torch.arange(6.0).view(2, 3)}, more)
+    result = call("replay", folder / "run.seeds", "--weights", more, "--out", tmp_path / "out.safetensors")
+    assert result.exit_code == 0, result.output
+    assert f"not checked: 1 tensor of {more} that {folder / 'run.seeds'} does not name" in result.stdout
+    plain = call(
+        "replay",
+        folder / "run.seeds",
+        "--weights",
+        folder / "base.safetensors",
+        "--out",
+        tmp_path / "x.safetensors",
+    )
+    assert "not checked" not in plain.stdout
 
 
 def test_frozen_weights_beside_the_trained_are_checked_and_written(from_weights, tmp_path):

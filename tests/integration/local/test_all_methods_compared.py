@@ -58,7 +58,9 @@ def test_every_line_of_the_field_runs(name, tmp_path):
     )
     methods = {line.spec.method.name for line in comparison.lines}
     assert methods == {"dpzv", "vafl", "czofo", "zoo_vfl", "frozen", "sgd"}
-    for line in comparison.lines:
+    labels = {line.label: line for line in comparison.lines}
+    # an ε is a deviation, of whatever models: every line at every ε with the smallest ones, at its last ε with others
+    for line in comparison.lines if name == "mnist_field" else labels.values():
         summary = scenarios.run(line.spec).summary
         assert summary["updates"] == 4, str(line)
         assert bool(summary["epsilon"]) == (line.epsilon is not None), str(line)
@@ -114,7 +116,8 @@ def test_every_method_runs_at_the_ends_of_the_range(name, tmp_path):
         heads = 2 if method == "dpzv" else 1
         assert [line.epsilon for line in found if line.spec.method.name == method] == heads * EPSILONS
     for line in found:
-        if line.epsilon in (None, 0.1):
+        # `test_every_line_of_the_field_runs` runs these methods on the other data sets' models
+        if name == "mnist_epsilons" and line.epsilon in (None, 0.1):
             summary = scenarios.run(line.spec).summary
             assert (summary["updates"], bool(summary["epsilon"])) == (4, line.epsilon is not None), str(line)
 

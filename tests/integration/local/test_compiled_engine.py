@@ -158,26 +158,14 @@ def test_a_run_with_a_compiled_head_resumes_to_the_same_digest(tmp_path: Path) -
     assert run_prepared(experiment, folder).summary["digest"] == whole.summary["digest"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["dpzv", "vafl", "zoo_vfl", "czofo", "frozen", "sgd"])
-def test_accuracy_is_that_of_torch(method: str) -> None:
-    """Medians of three seeds within a standard error of their difference; control: a tenth of the updates."""
-
-    def accuracies(engine: str, updates: int) -> np.ndarray:
-        common = ("evaluate.every=1000", "record.staleness=false", f"budget.updates={updates}")
-        quiet = "privacy.noise=seeded" if method == "dpzv" else "privacy.mode=none"
-        given = [f"method.name={method}", quiet, *common, f"model.engine={engine}"]
-        return np.array(
-            [
-                scenarios.run(scenarios.load("digits_dpzv", [f"seed={seed}", *given])).summary["accuracy"]
-                for seed in range(3)
-            ]
-        )
-
-    ours, theirs = accuracies("compiled", 200), accuracies("torch", 200)
-    error = max(np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / 3), 1 / 360)
-    assert abs(np.median(ours) - np.median(theirs)) <= error
-    assert abs(np.median(ours) - np.median(accuracies("torch", 20))) > error
+@pytest.mark.parametrize("method", METHODS)
+def test_every_loss_is_that_of_torch(method: str) -> None:
+    """To what rounding leaves: of a step a hundredth too long, most losses differ by more."""
+    auto, torchs = (scenarios.run(loaded(method, engine)) for engine in ("auto", "torch"))
+    assert (auto.summary["engine"], torchs.summary["engine"]) == ("compiled", "torch")
+    ours, theirs = (run.rows("service")["loss"].to_numpy() for run in (auto, torchs))
+    assert np.isfinite(ours).sum() > 10
+    assert ours == pytest.approx(theirs, rel=1e-5, nan_ok=True)
 
 
 def test_runs_in_threads_of_one_process_have_the_bits_of_runs_alone() -> None:

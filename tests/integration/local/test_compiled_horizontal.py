@@ -71,7 +71,9 @@ def test_auto_takes_it_and_its_ledger_rebuilds_the_same_bits(kind: str, tmp_path
         assert np.array_equal(rebuilt.models["shared"], whole.models["shared"])
     torchs = scenarios.run(small(kind, "model.engine=torch"))
     assert torchs.summary["model_digest"] != whole.summary["model_digest"]
-    assert np.abs(torchs.models["shared"] - whole.models["shared"]).max() < 0.1
+    moved = torchs.models["shared"] - prepare_horizontal(small(kind)).plan.initial()
+    difference = torchs.models["shared"] - whole.models["shared"]
+    assert np.linalg.norm(difference) < 1e-3 * np.linalg.norm(moved)
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
@@ -177,20 +179,3 @@ def test_a_round_of_fedavg_is_the_papers() -> None:
         ends.append(w)
     found, wanted = slow.run.models["shared"] - slow.start, np.mean(ends, axis=0) - slow.start
     assert np.linalg.norm(found - wanted) < 1e-6 * np.linalg.norm(wanted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["decomfl", "fedavg"])
-def test_accuracy_is_that_of_torch(method: str) -> None:
-    """Medians of five seeds within a standard error of their difference; control: a tenth of the rounds."""
-
-    def accuracies(engine: str, updates: int) -> np.ndarray:
-        given = [f"budget.updates={updates}", "evaluate.every=1000", f"model.engine={engine}"]
-        given += ["method.name=fedavg", "method.lr=0.1"] if method == "fedavg" else ["method.perturbations=5"]
-        specs = (scenarios.load("digits_decomfl", [f"seed={seed}", *given]) for seed in range(5))
-        return np.array([scenarios.run(spec).summary["accuracy"] for spec in specs])
-
-    ours, theirs = accuracies("compiled", 100), accuracies("torch", 100)
-    error = max(np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / 5), 1 / 360)
-    assert abs(np.median(ours) - np.median(theirs)) <= error
-    assert abs(np.median(ours) - np.median(accuracies("torch", 10))) > error

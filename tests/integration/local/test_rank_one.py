@@ -23,8 +23,14 @@ X = (Key(0) / "rank one").generator().standard_normal((90, 6)).astype(np.float32
 Y = np.arange(90) % 3
 
 
-@pytest.mark.parametrize("which", LAWS)
-@pytest.mark.parametrize("method", ["decomfl", "asynchronous", "adam", "mezo"])
+@pytest.mark.parametrize(
+    ("method", "which"),
+    [
+        *(("decomfl", which) for which in LAWS),
+        *(("asynchronous", "both"), ("asynchronous", "together"), ("adam", "groups"), ("adam", "together")),
+        *(("mezo", "law"), ("mezo", "both")),
+    ],
+)
 def test_a_run_is_rebuilt_and_resumed_to_the_same_bits(tmp_path, method, which):
     spec = small(method, *LAWS[which])
     whole = scenarios.run(spec, tmp_path / "whole")
@@ -59,8 +65,9 @@ def test_fedzo_and_uldp_zo_take_the_law():
         assert not np.array_equal(run.models["shared"], plain.models["shared"])
 
 
-@pytest.mark.parametrize("method", ["dpzv", "zoo_vfl"])
-@pytest.mark.parametrize("which", LAWS)
+@pytest.mark.parametrize(
+    ("method", "which"), [*(("dpzv", which) for which in LAWS), ("zoo_vfl", "both"), ("zoo_vfl", "together")]
+)
 def test_a_vertical_run_is_replayed_and_its_clients_rebuilt(tmp_path, method, which):
     name = (f"method.name={method}", "privacy.mode=none", "method.server=zo", *VERTICAL)
     run = scenarios.run(scenarios.load("digits_dpzv", [*name, *LAWS[which]]), tmp_path / "run")

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +23,8 @@ from raydpzv.compare.run_comparison import (
     opened,
     unfinished,
 )
+from tests.helpers.gate import Gate, StopWaiting, held_work
+from tests.helpers.programs import ROOT
 from tests.helpers.small_comparisons import small_comparison
 
 
@@ -41,14 +47,16 @@ def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_
 ):
     # spawned, as in the next test, each would import for seconds
     monkeypatch.setattr("raydpzv.compare.run_comparison._SPAWN", multiprocessing.get_context("forkserver"))
-    slow = ("budget.updates=300", "model.engine=torch")  # compiled, a run is over before it is looked at
-    comparison, reasons, killed, most = small_comparison(*slow, seeds=(0,), epsilons=(1.0,)), {}, [], []
+    gate, comparison = Gate(tmp_path / "gate", at=20), small_comparison(seeds=(0,), epsilons=(1.0,))
+    monkeypatch.setattr("raydpzv.compare.run_comparison._work", partial(held_work, gate))
+    reasons, killed, most = {}, [], []
 
     def kill_one(at_work):
         most.append(len(at_work))
-        if not killed and len(at_work) == 2 and all(status.updates > 20 for status in at_work.values()):
+        if not killed and gate.waiting() == 2:
             killed.append(list(at_work))
             os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+            gate.file.touch()
 
     two = partial(in_processes, jobs=2)
     make(
@@ -73,21 +81,52 @@ def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_
     assert not multiprocessing.active_children()
 
 
-def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path):
-    comparison, stop, over = small_comparison("budget.updates=100000", seeds=(0,)), threading.Event(), []
-
-    def halt(at_work):
-        if len(at_work) == 2 and all(status.updates > 50 for status in at_work.values()):
-            stop.set()
-
-    make(
-        partial(in_processes, jobs=2), comparison, tmp_path, lambda planned, why: over.append(why), stop, halt
-    )
-    rows = [row for row in collect(comparison, tmp_path).runs.to_pylist() if row["status"] == "stopped"]
+def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path, monkeypatch):
+    many = 10_000_000  # a process hears of a stop beside its run
+    comparison, over = small_comparison(f"budget.updates={many}", seeds=(0,)), []
+    look = StopWaiting(Gate(tmp_path / "gate", at=50), runs=2)
+    monkeypatch.setattr("raydpzv.compare.run_comparison._work", partial(held_work, look.gate))
+    two, root = partial(in_processes, jobs=2), tmp_path / "two"
+    make(two, comparison, root, lambda planned, why: over.append(why), look.stop, look)
+    rows = [row for row in collect(comparison, root).runs.to_pylist() if row["status"] == "stopped"]
     assert len(over) == len(rows) == 2
     assert all(why == "stopped before its end" for why in over)
-    assert all(0 < row["updates"] < 100_000 for row in rows)
+    assert all(50 <= row["updates"] < many for row in rows)
     assert not multiprocessing.active_children()
+
+
+ORPHANS = """
+import sys
+from functools import partial
+from pathlib import Path
+from threading import Event
+from raydpzv.compare import run_comparison
+from tests.helpers.gate import Gate, held_work
+from tests.helpers.small_comparisons import small_comparison
+
+gate, root = map(Path, sys.argv[1:])
+run_comparison._work = partial(held_work, Gate(gate, at=50))
+comparison = small_comparison("budget.updates=10000000", seeds=(0,))
+with run_comparison.opened(root, comparison):
+    todo = run_comparison.unfinished(root, comparison)
+    nothing = lambda *given: None
+    run_comparison.in_processes(todo, root, progress=nothing, ended=nothing, stop=Event(), jobs=2)
+"""
+
+
+def test_runs_stop_cleanly_and_say_nothing_once_the_process_that_asked_for_them_is_killed(tmp_path: Path):
+    gate, root = Gate(tmp_path / "gate", at=50), tmp_path / "all"
+    command = [sys.executable, "-c", ORPHANS, str(gate.file), str(root)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as parent:
+        while gate.waiting() < 2:
+            assert parent.poll() is None
+            time.sleep(0.02)
+        parent.kill()
+        gate.file.touch()
+        _, errors = parent.communicate(timeout=60)  # the pipe closes when the last process ends
+    assert errors == ""
+    summaries = [json.loads(path.read_text()) for path in root.glob("runs/*/summary.json")]
+    assert [summary["status"] for summary in summaries] == ["stopped", "stopped"]
 
 
 @pytest.mark.parametrize(

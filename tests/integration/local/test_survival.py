@@ -124,9 +124,9 @@ parties = {clinic = ["a", "b"], laboratory = ["c"]}
 [method]
 batch = 32
 [budget]
-updates = 500
+updates = 300
 [evaluate]
-every = 500
+every = 300
 """
 
 

@@ -212,6 +212,18 @@ def test_the_clients_of_a_round_push_by_their_shares(tmp_path):
         assert pushed == pytest.approx(history.moment(7).moved[MODEL], rel=1e-4)
 
 
+def test_a_push_leaves_out_the_momentum_of_earlier_updates(tmp_path):
+    spec = small_horizontal.small("asynchronous", "method.momentum=0.5", "budget.updates=9")
+    scenarios.run(spec, tmp_path / "run")
+    with open_history(tmp_path / "run") as history:
+        x = [history.model(MODEL, update).astype(float) for update in range(10)]
+        for update in range(2, 10):
+            (pushed,) = what_if(history).pushes(update).values()
+            carried = 0.5 * (x[update - 1] - x[update - 2])  # v <- βv + (1-β)g of one step an update
+            assert pushed == pytest.approx(np.linalg.norm(x[update] - x[update - 1] - carried), rel=1e-4)
+            assert pushed != pytest.approx(history.moment(update).moved[MODEL], rel=1e-2)  # control
+
+
 def test_a_poisoner_among_a_hundred_clients_is_ranked_first(tmp_path):
     for seed in range(4):
         assert ranked(seed, tmp_path / f"{seed}", poisoned=True)[0] == 0

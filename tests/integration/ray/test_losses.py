@@ -10,6 +10,7 @@ import ray
 
 import raydpzv
 import scenarios
+from actors.driver import Driver
 from actors.vertical.driver import _Driver
 from raydpzv.errors import Lost, RunError, Stalled
 from raydpzv.experiment.finalize import RunFinalizer
@@ -322,7 +323,7 @@ def test_the_wall_clock_is_real_and_continues_without_a_client_group(mortal, tmp
         "clock.kind=wall",
         "clock.compute=0.05",
         "budget.updates=100000",
-        "budget.seconds=60",
+        "budget.seconds=600",
         "arrivals.rate=0.3",
         "evaluate.every=25",
         "resources.hosts=2",
@@ -361,7 +362,8 @@ def test_a_client_group_that_never_answers_stalls_the_run_and_the_error_names_it
     mortal, tmp_path, monkeypatch
 ):
     """Under the wall clock nobody waits for it but the driver that ends the run; no loss is allowed here."""
-    monkeypatch.setattr("actors.driver.CONTROL_TIMEOUT", 3.0)
+    stop = Driver._stop_loops
+    monkeypatch.setattr(Driver, "_stop_loops", lambda self, timeout: stop(self, 3.0))
     pulls = ("method.asynchronous=true", "clock.kind=wall", "arrivals.rate=1", "evaluate.every=1000")
     prepared = mortal(
         *(*pulls, "resources.hosts=2", "budget.updates=30", "resources.restarts=0"),

@@ -4,10 +4,11 @@ import pytest
 import ray
 
 from actors import run_pool as module
-from actors.run_pool import pack, side_by_side, slots, unpack
+from actors.run_pool import RunSlot, pack, side_by_side, slots, unpack
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, opened, unfinished
 from raydpzv.errors import Unplaceable
+from tests.helpers.gate import Gate, StopWaiting
 from tests.helpers.small_comparisons import small_comparison
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -24,26 +25,32 @@ def timeless(table):
     return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
 
 
-def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path):
-    many = 100_000  # half a minute: 4,000 can be over before the stop is heard
-    comparison, stop, over = small_comparison(f"budget.updates={many}", seeds=(0,)), threading.Event(), []
+def held_slot(gate):
+    """A place for runs that wait at a gate."""
 
-    def halt(standing):
-        if standing and all(status.updates > 50 for status in standing.values()):
-            stop.set()
+    class Held(RunSlot):
+        def run_planned(self, *given):
+            gate.hold_runs()
+            return super().run_planned(*given)
 
-    make(comparison, tmp_path, lambda planned, why: over.append(planned.folder), stop, halt)
-    assert 1 <= len(over) <= 2
-    stopped = [row for row in collect(comparison, tmp_path).runs.to_pylist() if row["status"] == "stopped"]
+    return Held
+
+
+def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path, monkeypatch):
+    comparison, over, root = small_comparison(seeds=(0,)), [], tmp_path / "ray"
+    look = StopWaiting(Gate(tmp_path / "gate", at=30), runs=2)
+    monkeypatch.setattr(module, "RunSlot", held_slot(look.gate))
+    make(comparison, root, lambda planned, why: over.append(planned.folder), look.stop, look)
+    assert len(over) == 2
+    stopped = [row for row in collect(comparison, root).runs.to_pylist() if row["status"] == "stopped"]
     assert len(stopped) == len(over)
-    assert all(0 < row["updates"] < many for row in stopped)
-    assert len(unfinished(tmp_path, comparison)) == len(list(comparison.runs()))
+    assert all(30 <= row["updates"] < 60 for row in stopped)
+    assert len(unfinished(root, comparison)) == len(list(comparison.runs()))
 
 
 def test_side_by_side_has_the_rows_of_one_after_the_other_with_a_process_lost(tmp_path, monkeypatch):
     """It costs its run alone, and a second call makes that run."""
-    slow = ("budget.updates=400", "model.engine=torch")  # compiled, a run is over before it is looked at
-    comparison = small_comparison(*slow, seeds=(0,), epsilons=(1.0,))
+    gate, comparison = Gate(tmp_path / "gate", at=20), small_comparison(seeds=(0,), epsilons=(1.0,))
     reasons, killed, made, at_work = {}, [], [], []
     folder, local = tmp_path / "ray", tmp_path / "local"
 
@@ -54,16 +61,17 @@ def test_side_by_side_has_the_rows_of_one_after_the_other_with_a_process_lost(tm
 
     def kill_one(standing):
         at_work.append(len(standing))
-        for name, status in standing.items():
-            if not killed and status.updates > 20:
-                killed.append(name)
-                slot = next(slot for slot, planned in made[0]._busy.values() if planned.folder == name)
-                ray.kill(made[0]._actors[slot])
+        if not killed and gate.waiting() == 2:
+            slot, planned = next(iter(made[0]._busy.values()))
+            killed.append(planned.folder)
+            ray.kill(made[0]._actors[slot])
+            gate.file.touch()
 
     def ended(planned, why):
         reasons[planned.folder] = why
 
     monkeypatch.setattr(module, "_Slots", Watched)
+    monkeypatch.setattr(module, "RunSlot", held_slot(gate))
     make(comparison, folder, ended, progress=kill_one)
     assert max(at_work) == 2
     assert len(reasons) == 4

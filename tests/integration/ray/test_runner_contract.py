@@ -87,7 +87,7 @@ class Delayed:
 
 
 class AtGate:
-    """A client's role that waits at a gate."""
+    """A client's role that waits at a gate, under both clocks."""
 
     def __init__(self, role, gate):
         self._role, self._gate, self._calls = role, gate, 0
@@ -96,6 +96,11 @@ class AtGate:
         self._calls += 1
         self._gate.passed(self._calls)
         return self._role.process(order)
+
+    def work(self):
+        self._calls += 1
+        self._gate.passed(self._calls)
+        return self._role.work()
 
     def __getattr__(self, name):
         return getattr(self._role, name)
@@ -398,14 +403,15 @@ def test_a_live_run_that_loses_its_server_continues_in_a_new_segment(row, tmp_pa
     """From a checkpoint of its own time; a callback gets every row of the new segment."""
     case, placed = LOST_SERVERS[row]
     spec, folder, watch = spec_of(case, *placed), tmp_path / "run", Listening()
+    # the first checkpoint is of the run's beginning: clients wait for another one before it is evaluated again
+    gate = Gate(folder / "checkpoint.before.state", at=14)
     if row.startswith("horizontal"):
         mark = tmp_path / "mark"
         mark.touch()
-        struck = as_kind(StruckServerOfHosts, prepare(spec), mark=str(mark), calls=120)
+        struck = as_kind(StruckServerOfHosts, prepare(spec), mark=str(mark), calls=120, gate=gate)
     else:
-        # the first checkpoint is of the run's beginning
-        after = str(folder / "checkpoint.before.state")
-        struck = strikes(tmp_path, server={"calls": 120})(spec, "server", after=after)
+        struck = strikes(tmp_path, server={"calls": 120})(spec, "server")
+        struck = with_clients(struck, GatedClient, gate=gate)
     run = run_prepared(struck, folder, runner="ray", callbacks=[watch])
     check_live(run, folder, spec.budget.updates, 2, verified_by(row))
     (fault,) = run.rows("fault").to_pylist()
@@ -417,8 +423,9 @@ def test_a_live_run_that_loses_its_server_continues_in_a_new_segment(row, tmp_pa
 
 def test_a_live_run_that_the_user_stops_resumes_in_a_new_segment(tmp_path):
     spec, folder = spec_of(changed(DPZV, *LIVE, *LIVE_LONG), ACTORS), tmp_path / "run"
-    look = StopAtGate(Gate(tmp_path / "open", at=0), after=40)
-    first = scenarios.run(spec, folder, runner="ray", stop=look.stop, progress=look).summary
+    look = StopAtGate(Gate(tmp_path / "open", at=14), after=40)  # of each of four clients
+    gated = with_clients(prepare(spec), GatedClient, gate=look.gate)
+    first = run_prepared(gated, folder, runner="ray", stop=look.stop, progress=look).summary
     assert first["status"] == "stopped"
     assert 40 < first["updates"] < 240
     assert RunFolder.open(folder).checkpoint().round == first["updates"]

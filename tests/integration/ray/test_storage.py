@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 import raydpzv
@@ -30,13 +32,20 @@ def begin(spec, place, folder, **options):
 
 
 def test_a_storage_that_fails_for_good_ends_a_run_on_actors(place, tmp_path):
-    spec = scenarios.load("digits_dpzv", [*SHORT, "budget.updates=100000", "privacy.noise=seeded"])
-    place.before = full_disk(name="commits/00000001-00000001")
+    spec = scenarios.load("digits_dpzv", [*SHORT, "privacy.noise=seeded"])
+    stop = threading.Event()
+
+    def fill(status, metrics):
+        """Fill the disk in the midst of the run, and let it wait until uploads have failed for good."""
+        if status.updates == 100:
+            place.before = full_disk(name="commits/")
+        assert status.updates < 200 or stop.wait(60)
+
     with pytest.warns(RuntimeWarning, match="tried again"), pytest.raises(RunError, match="No space left"):
-        begin(spec, place, tmp_path / "run")
+        begin(spec, place, tmp_path / "run", stop=stop, evaluated=fill)
     summary = RunFolder.open(tmp_path / "run").summary()
     assert summary["status"] == "failed"
-    assert summary["updates"] < 100000
+    assert 100 <= summary["updates"] <= 200
 
 
 def test_a_run_on_actors_continues_from_a_storage_to_the_same_bits(place, tmp_path):
@@ -44,12 +53,12 @@ def test_a_run_on_actors_continues_from_a_storage_to_the_same_bits(place, tmp_pa
     spec = scenarios.load("digits_dpzv", [*SHORT, *long, "privacy.noise=seeded"])
     stopped = RunOptions().stop
 
-    def stop(status):
-        if status.updates >= 100:
+    def stop(status, metrics):
+        if status.updates == 1000:
             stopped.set()
 
-    first = begin(spec, place, tmp_path / "first", progress=stop, stop=stopped)
-    assert first.summary["status"] == "stopped"
+    first = begin(spec, place, tmp_path / "first", evaluated=stop, stop=stopped)
+    assert (first.summary["status"], first.summary["updates"]) == ("stopped", 1000)
     with continued_at(place.uri, tmp_path / "second") as ((prepared, folder, _), uploader):
         run = RUNNERS["ray"](prepared, RunOptions(folder, storage=uploader))
     assert run.summary["digest"] == raydpzv.run(spec).summary["digest"]

@@ -57,7 +57,14 @@ class Watched:
 
 def test_stopped_by_the_user_and_gone_on_with_two_at_a_time(ray_session, alone, tmp_path):
     plan, stop = read_search(alone / "search.toml"), threading.Event()
-    for watch in (Watched(lambda trial: trial == 2 and stop.set()), Watched()):
+    over = []
+
+    def stop_at_the_second(trial):
+        over.append(trial)
+        if len(over) == 2:
+            stop.set()
+
+    for watch in (Watched(stop_at_the_second), Watched()):
         with tune_cluster(None, verbose=False), search_begun(tmp_path, plan):
             todo = Promotion(tmp_path, plan)
             TuneSearch(plan, tmp_path, watch, stop, 2).promote(todo)

@@ -1,7 +1,5 @@
 import json
 import shutil
-import signal
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +12,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.records.store import read_rows
 from tests.helpers.kills import kill_at
-from tests.helpers.programs import Forked
+from tests.helpers.programs import Kill, killed
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -27,12 +25,7 @@ def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
     folder = tmp_path / "run"
     command = ["-m", "scenarios", "run", "digits_dpzv", "--out", str(folder)]
     command += [part for item in settings for part in ("--set", item)]
-    process = Forked(command)
-    limit = time.monotonic() + 60
-    while len(list(folder.glob("rows/release/part-*.parquet"))) < 2 and time.monotonic() < limit:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(30)
+    killed(command, Kill(folder, "rows/release/part-*.parquet", count=2, after=100))
     assert 0 < read_rows(folder, "release").num_rows < 600
     assert not (folder / "summary.json").exists()
     experiment, resumed, _ = resuming(folder)

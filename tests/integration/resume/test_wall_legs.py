@@ -1,7 +1,5 @@
 import math
 import random
-import signal
-import time
 from collections import Counter
 
 import pytest
@@ -22,9 +20,10 @@ from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.registry import METHODS
 from raydpzv.report import run_plots
 from raydpzv.report.page import read_runs, write_report
+from raydpzv.sim.clock import WallClock
 from raydpzv.sim.wall import ClientLoop
-from tests.helpers.kills import kill_at
-from tests.helpers.programs import Forked
+from tests.helpers.kills import evaluating_again, kill_at
+from tests.helpers.programs import Kill, killed
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.sound_runs import sound, table
@@ -90,8 +89,7 @@ def check_legs(folder, end, legs):
         again = service[leg["round"] - leg["recovered"] : leg["round"]]
         assert all(trip["served"] == leg["time"] for trip in again)
     every = RunFolder.open(folder).spec().evaluate.every
-    evaluated = [row["round"] // every for row in rows["evaluation"].to_pylist()[:-1]]
-    assert len(set(evaluated)) == len(evaluated), "no leg evaluates once more what another has"
+    assert evaluating_again(rows, every) == []
     assert replay(folder).verified
 
 
@@ -142,18 +140,6 @@ def proved_epsilon(experiment, entries):
     return brentq(beyond, 0.0, 50.0)
 
 
-def killed_while_it_grows(arguments, folder, updates):
-    """Run a program and kill it (kill -9) at some moment after so many updates of its ledger."""
-    process, limit = Forked(arguments), time.monotonic() + 120
-    while len(updates_of(folder)) < updates:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    time.sleep(random.uniform(0.0, 0.2))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-
-
 def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twice(tmp_path):
     changes = [
         "clock.kind=wall",
@@ -167,7 +153,7 @@ def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twic
     file.write_text(as_toml(spec))
     words, before = ["run", str(file), "--out", str(folder), "--or-resume", "--quiet"], []
     for updates in (30, 90):
-        killed_while_it_grows(["-m", "raydpzv", *words], folder, updates)
+        killed(["-m", "raydpzv", *words], Kill(folder, after=updates + random.randrange(40)))
         found = updates_of(folder)
         assert found[: len(before)] == before
         before = found
@@ -198,11 +184,14 @@ def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twic
     assert proved_epsilon(experiment, rest) < 0.999 * stated
 
 
-def test_a_run_that_was_stopped_continues_where_it_stopped(tmp_path):
+def test_a_run_that_was_stopped_continues_where_it_stopped(tmp_path, monkeypatch):
     """With nothing under way there is nothing to make anew; budgets of seconds count the time of all legs."""
     spec, folder = scenario("vafl", *PLAIN, "budget.updates=100000", "budget.seconds=1.2"), tmp_path / "run"
     stop, progress = stop_after(40)
-    first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+    now = WallClock.now
+    with monkeypatch.context() as patch:  # the seconds are not spent before it is looked at
+        patch.setattr(WallClock, "now", lambda clock: min(now(clock), 0.9))
+        first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
     assert first["status"] == "stopped"
     assert RunFolder.open(folder).checkpoint().round == first["updates"]
     end = go_on(folder)

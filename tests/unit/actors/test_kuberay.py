@@ -99,8 +99,8 @@ def test_more_data_is_more_memory_and_a_larger_store():
         (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
         return int(group["rayStartParams"]["object-store-memory"]), groups(job)["workers"][3]
 
-    small, large = sizes(), sizes("data.rows=160000", "data.train_rows=150000", "data.columns=600")
-    assert large[0] - small[0] > 150_000 * 600 * 4
+    small, large = sizes(), sizes("data.rows=100000", "data.train_rows=95000", "data.columns=600")
+    assert large[0] - small[0] > 95_000 * 600 * 4
     assert large[1] > small[1]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -277,3 +278,23 @@ def test_what_a_constructor_raises_by_itself_is_not_built_twice():
     with pytest.raises(ValueError, match="no such width"):
         FlatModel(fails, Key(0))
     assert built == [1]
+
+
+def test_models_of_a_function_that_returns_one_layer_again_are_apart() -> None:
+    shared = nn.Linear(3, 2)
+    start = torch.cat([p.detach().flatten() for p in shared.parameters()])
+    first, second = (FlatModel(lambda: nn.Sequential(shared, nn.ReLU()), Key(0)) for _ in range(2))
+    first.flat.zero_()
+    x = torch.ones(1, 3)
+    assert not first.module(x).any()
+    assert torch.equal(second.flat, start)
+    assert torch.equal(torch.cat([p.detach().flatten() for p in shared.parameters()]), start)
+    second.flat.fill_(1.0)
+    assert torch.equal(second.module(x), torch.full((1, 2), 4.0))
+
+
+def test_a_model_with_weights_that_cannot_be_copied_is_refused() -> None:
+    layer = nn.Linear(3, 2)
+    layer.lock = threading.Lock()
+    with pytest.raises(InputError, match=r"cannot be copied .*lock"):
+        FlatModel(lambda: layer, Key(0))

@@ -68,15 +68,15 @@ def test_perturbations_multiply_participation() -> None:
 
 @pytest.mark.parametrize("batches", ["uniform", "poisson"])
 def test_a_drawn_batch_may_hold_a_record_every_time(batches: str) -> None:
-    assert planned_participations(batches=batches, releases=500, rows=100, batch=10) == 500
+    assert planned_participations(batches=batches, releases=500, rows=100, batch=10, clients=1) == 500
     assert expected_participations(releases=500, rows=100, batch=10) == 50
 
 
 def test_unknown_batches_are_named_with_the_nearest() -> None:
     with pytest.raises(InputError, match='Did you mean "poisson"'):
-        planned_participations(batches="poison", releases=1, rows=10, batch=1)
+        planned_participations(batches="poison", releases=1, rows=10, batch=1, clients=1)
     with pytest.raises(InputError, match="choose a smaller batch"):
-        planned_participations(batches="shuffle", releases=1, rows=10, batch=11)
+        planned_participations(batches="shuffle", releases=1, rows=10, batch=11, clients=1)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 63, 64, 65, 10**6 + 1, 2**61, 2**62])

@@ -105,10 +105,13 @@ def test_without_coins_it_is_the_closed_form() -> None:
     )
 
 
-def test_replacing_costs_more_and_never_more_than_all_records_in_all_steps() -> None:
-    given = {"multiplier": 5.0, "group": 4, "rate": 0.05, "steps": 100, "delta": 1e-5}
+@pytest.mark.parametrize("multiplier", [5.0, 200.0])
+def test_replacing_costs_twice_the_third_tables_and_never_more_than_all_records(multiplier: float) -> None:
+    given = {"multiplier": multiplier, "group": 4, "rate": 0.05, "steps": 100, "delta": 1e-5}
     once, twice = group_epsilon(**given), group_epsilon(**given, relation="replace")
-    assert 1.9 * once < twice <= epsilon_of(math.sqrt(100) * 8 / 5, 1e-5)
+    half = group_epsilon(**given | {"delta": 1e-5 / (1 + math.exp(twice / 2))})
+    assert twice == pytest.approx(2 * half, rel=1e-3)
+    assert 1.9 * once < twice <= epsilon_of(math.sqrt(100) * 8 / multiplier, 1e-5)
 
 
 def test_no_steps_spend_nothing() -> None:

@@ -215,8 +215,13 @@ def test_epsilons_are_made_of_all_rows_at_once():
 POOL = "import {first}; import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
 
 
-@pytest.mark.parametrize("first", ["raydpzv", "scenarios.cli", "actors.vertical.server_actor"])
-@pytest.mark.parametrize("chosen", [None, "mimalloc"])
+@pytest.mark.parametrize(
+    ("first", "chosen"),
+    [
+        *(("raydpzv", None), ("raydpzv", "mimalloc")),
+        *(("scenarios.cli", None), ("actors.vertical.server_actor", None)),
+    ],
+)
 def test_rows_take_the_systems_memory_unless_somebody_has_chosen(first: str, chosen: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
     if chosen:

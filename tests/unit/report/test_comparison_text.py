@@ -113,6 +113,8 @@ def test_a_control_s_failures_are_counted_beside_those_that_predict_one_class() 
     for seed, outcome in enumerate(("diverged", "constant prediction", "not run")):
         made.run("frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome)
     assert grid_of(made.tables)[0]["runs"] == "2, 1 FAILED: diverged (1 predicts one class), 1 not run"
+    found = rows_of.page_grid(ComparisonView(made.tables))
+    assert found.rows[0][found.heads.index("failed")] == "1 diverged, 1 not run, control: 1 constant"
 
 
 def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:

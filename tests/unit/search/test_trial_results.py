@@ -38,6 +38,7 @@ from raydpzv.search.trial_results import (
     schedule_text,
     search_figure,
     search_results,
+    trial_columns,
     trial_progress,
 )
 
@@ -399,6 +400,14 @@ def test_in_a_population_trials_that_came_to_the_same_settings_are_no_seeds_of_o
     (best,) = _best(plan, alike, rows).trials
     assert best.number == 2
     assert len(_best(alone, alike, rows).trials) == 2, "control: without a population they are"
+
+
+def test_a_proved_epsilon_that_is_too_large_is_cut_in_the_table(finished):
+    plan, _ = finished
+    rows = [{"rate_asked": math.nan}]
+    (column,) = [column for column in trial_columns(plan, rows) if column.title == "proved ε"]
+    cells = [column.get({"epsilon": value, "adversary": "client"}) for value in (9.5, 53_490.0, math.nan)]
+    assert cells == ["9.5 (client)", "> 10 (client)", ""]
 
 
 def test_changes_of_a_step_size_are_lines_of_the_table():

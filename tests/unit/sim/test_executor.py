@@ -1,7 +1,10 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import torch
 
 import raydpzv
 from raydpzv.methods.roles import Order, Upload
@@ -100,3 +103,70 @@ def test_threads_move_no_bits(monkeypatch, method, engine):
     one, two = (found[threads] for threads in ("1", "2"))
     assert one.summary["digest"] == two.summary["digest"]
     assert all(np.array_equal(one.models[name], two.models[name]) for name in one.models)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_thread_outlives_a_run(monkeypatch, fails):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("raydpzv.limits.cores", lambda: 2)
+    monkeypatch.setattr(executor, "_WORTH_A_THREAD", 0.0)
+    workers, do = set(), LocalExecutor._process
+
+    def process(self, order, before=None):
+        workers.add(threading.current_thread())
+        if fails and len(workers) == 3:
+            raise ValueError("no such row")
+        return do(self, order, before)
+
+    monkeypatch.setattr(LocalExecutor, "_process", process)
+    spec = raydpzv.load("digits_dpzv", ["privacy.mode=none", "budget.updates=30"])
+    with pytest.raises(ValueError, match="no such row") if fails else nullcontext():
+        raydpzv.run(spec)
+    assert len(workers) == 3
+    assert [thread.is_alive() for thread in workers].count(True) == 1  # this one
+
+
+def test_works_that_wait_are_dropped_at_the_end(monkeypatch):
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def wait(step):
+        if step >= executor._TRIALS:
+            begun.release()
+            gate.wait(30)
+
+    client = Watched(0, wait)
+    host = warmed(monkeypatch, [client, Watched(1)], threads=1 + 1)
+    handles = [host.submit(Order(0, START)) for _ in range(5)]
+    begun.acquire(timeout=30)
+    threading.Timer(0.05, gate.set).start()
+    host.close()
+    assert not handles[0].cancelled()
+    assert handles[-1].cancelled()
+
+
+def test_torch_has_one_thread_at_work_and_as_many_as_before_after_it(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("raydpzv.limits.cores", lambda: 2)
+    monkeypatch.setattr(executor, "_WORTH_A_THREAD", 0.0)
+    found, do = {"torch": set(), "compiled": set()}, LocalExecutor._process
+
+    def process(self, order, before=None):
+        if threading.current_thread() is not threading.main_thread():
+            found[engine].add(torch.get_num_threads())
+        return do(self, order, before)
+
+    monkeypatch.setattr(LocalExecutor, "_process", process)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for engine in found:
+            raydpzv.run(
+                raydpzv.load(
+                    "digits_dpzv", ["privacy.mode=none", "budget.updates=20", f"model.engine={engine}"]
+                )
+            )
+            with ThreadPoolExecutor(1) as later:
+                assert later.submit(torch.get_num_threads).result() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert found["torch"] == {1}
