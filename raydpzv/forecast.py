@@ -27,6 +27,7 @@ from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import run_local
 from raydpzv.foreign import handle
+from raydpzv.limits import one_thread_free
 from raydpzv.models.flat import shapes, split_state
 from raydpzv.models.initial_weights import without_weights
 from raydpzv.sim.interfaces import Status
@@ -208,7 +209,8 @@ def _probed(spec: AnyScenario, width: int, updates: int) -> _Probe:
             if len(marks) > _UPDATES and marks[-1][0] - marks[1][0] > _SECONDS:
                 stop.set()
 
-    run_local(small, RunOptions(progress=note, stop=stop, until=updates))
+    with one_thread_free():  # what threads do is of no one update
+        run_local(small, RunOptions(progress=note, stop=stop, until=updates))
     timed = marks[1:] if len(marks) > 2 else marks
     seconds, passes, sent = (np.diff(column) for column in zip(*timed, strict=True))
     late = sent[len(sent) // 2 : -1] if len(sent) > 2 else sent  # nobody is answered after the last update

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from raydpzv.errors import InputError
 
@@ -25,6 +27,20 @@ def free_threads() -> int:
     """Return how many threads may work side by side: one a core, at most OMP_NUM_THREADS, which Ray sets in workers."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores(), max(1, int(asked))) if asked.isdecimal() else cores()
+
+
+@contextmanager
+def one_thread_free() -> Iterator[None]:
+    """Let runs of the block do all work in the thread that asks for it, in its order."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
 
 
 def require_room() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,23 @@ def test_every_partys_model_is_counted():
     assert (found.trained, found.models) == (2 * WIDTH + WIDTH + 2 * WIDTH + 2, 2)
     assert found.flops == pytest.approx(2 * 16 * 2 * (2 * WIDTH + 2 * WIDTH))  # both ends of a direction
     assert found.copies >= 1
+
+
+@pytest.mark.parametrize("threads", [None, "2"])
+def test_threads_of_a_run_change_no_forecast(monkeypatch, threads):
+    monkeypatch.setattr("raydpzv.limits.cores", lambda: 2)
+    monkeypatch.setattr("raydpzv.sim.executor._WORTH_A_THREAD", 0.0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    spec = raydpzv.load(
+        "digits_dpzv", ["privacy.mode=none", "model.engine=torch", "split.how=columns", "split.clients=8"]
+    )
+    found = forecast(spec)
+    assert found.flops == pytest.approx(
+        2 * 64 * 2 * (8 * 32 + 32 * 2)
+    )  # rows, both ways, a product and a sum
+    assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 def test_no_weight_is_read(monkeypatch):
