@@ -1,7 +1,5 @@
 """Checkpoints that are changed by hand until they contradict their run's ledger, and what the run says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

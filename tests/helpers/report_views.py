@@ -1,7 +1,5 @@
 """Runs as a report sees them, and what a reader finds in its pictures, tables and pages."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -4,8 +4,6 @@ What the looking silo holds itself does not change, but what it sends does: its 
 of its records are among the user's k. A row's noise is held against the move that is seen.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """What a killed horizontal run continues from: the newest model beside its ledger, so that little is replayed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a folder says of a run that was stopped and has gone on since: never what it had released by the stop."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a driver asks a server for and when, and what it writes of the answers. The server's calls are answered here."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

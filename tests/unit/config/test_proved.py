@@ -1,7 +1,5 @@
 """privacy.mode = "proved" with what it cannot prove: each refused, with what was wanted and what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 

@@ -1,7 +1,5 @@
 """The bundled data sets and the stratified draw have scikit-learn's bits, without importing it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import importlib.util

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.engine.choice import SPLIT_BY_DIRECTIONS, SPLIT_BY_GRADIENTS, WHOLE_MODELS, Compilable, choose

@@ -1,7 +1,5 @@
 """Dense networks as numbers: the first parameters, sizes and layouts of the torch modules of the same names."""
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -2,8 +2,6 @@
 
 # N rows, F features, K classes
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis

@@ -1,7 +1,5 @@
 """Orthonormal weights against a QR decomposition, and the same under both engines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

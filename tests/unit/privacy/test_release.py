@@ -1,7 +1,5 @@
 """What a proof supposes of a run beside its noise: where it fails, no row holds, and the note says what fails."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 

@@ -1,7 +1,5 @@
 """What the account of every kind of release promises: one table of kinds, the same tests for each."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

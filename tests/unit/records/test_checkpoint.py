@@ -1,7 +1,5 @@
 """A checkpoint's file: at each moment there is a whole one, whatever ends its writing and however often."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The account of users in a run: one charge a round whatever the silos, second sums, lost releases, the budget."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which runs wait until their checkpoint is written; how a leg begins and ends. Actors' calls are answered here."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

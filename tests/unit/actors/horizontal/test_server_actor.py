@@ -1,7 +1,5 @@
 """A horizontal server's leg under the wall clock: where it begins, and what its checkpoints say."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

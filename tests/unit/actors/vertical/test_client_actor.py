@@ -1,7 +1,5 @@
 """Where clients on actors start under the wall clock: with their segment, or in the place of a lost actor."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """A vertical server's leg under the wall clock: where it begins, what its clients get, what its checkpoints hold."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Silos that stay away from rounds: who is drawn, and what that does to sums, noise, keys and the account."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

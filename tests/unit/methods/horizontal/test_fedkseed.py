@@ -2,8 +2,6 @@
 
 # n seeds in the pool, K local steps, P perturbations, d = 650 parameters
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
