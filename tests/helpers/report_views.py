@@ -25,7 +25,6 @@ def view(folder: Path, label: str, **settings: Any) -> RunView:
 
 
 def figure(picture: ReportFigure | None) -> Figure:
-    assert picture is not None
     assert picture.figure is not None
     return picture.figure
 

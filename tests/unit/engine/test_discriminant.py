@@ -25,7 +25,6 @@ def exact_scores(rows_NF: np.ndarray) -> np.ndarray:
 
 
 def scores(found: tuple[np.ndarray, np.ndarray] | None, rows_NF: np.ndarray) -> np.ndarray:
-    assert found is not None
     return rows_NF @ found[0].T + found[1]
 
 

@@ -89,7 +89,6 @@ def test_a_private_round_waits_until_its_checkpoint_is_written(
     found._write([(evaluations(1), Checkpoint(1, {}, None)), (evaluations(2), None)])
     assert server.asked("written") == ([[]] if waits else [])
     written = folder.checkpoint()
-    assert written is not None
     assert written.round == 1, "before the server goes on"
     monkeypatch.setattr("actors.server_actor.claim_device", lambda share: "cpu")
     assert prepared.awaits_checkpoints == waits

@@ -130,7 +130,6 @@ def account(running: Running) -> tuple[int, int | None]:
         if upload.releases:
             found.charge(upload.client, upload.ids, len(upload.releases), upload.attempt)
     spent = found.spent()
-    assert spent is not None
     return spent.releases, spent.fewest
 
 
