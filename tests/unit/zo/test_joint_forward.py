@@ -1,7 +1,5 @@
 """Several directions a bᵀ in one forward call: near the calls at moved weights, without copies of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

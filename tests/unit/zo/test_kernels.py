@@ -1,7 +1,5 @@
 """Kernels on first use: numba only when needed, compiled once on a machine, and without a cache as well."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
