@@ -317,24 +317,6 @@ def test_wrong_input_ends_with_2_before_anything_is_written(place, monkeypatch, 
     assert not (place / "never").exists()
 
 
-def test_what_does_not_fit_is_said_before_a_ray_is_started(place, monkeypatch):
-    monkeypatch.chdir(place)
-    monkeypatch.setattr("ray.init", lambda **options: pytest.fail("Ray was started"))
-    words = [
-        "search",
-        "digits_dpzv",
-        "--space",
-        "space.toml",
-        "--actors",
-        "--set",
-        "resources.client_cpus=999",
-    ]
-    ended = raydpzv(*words, "--out", "never", "--quiet")
-    assert ended.exit_code == 2
-    assert "clients 3996), the cluster has" in " ".join(ended.stderr.split()), ended.stderr
-    assert not (place / "never").exists()
-
-
 def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monkeypatch):
     (place / "drawn.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
     monkeypatch.setitem(sys.modules, "optuna", None)
