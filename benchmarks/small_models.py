@@ -9,7 +9,8 @@ compiled, roles     the method's roles called in turn: no clock, no rows, no led
 
 The problem is that of the scenario digits_dpzv: 4 clients, batches of 64; DPZV with its clip and noise, the others
 without noise. Loops keep no rows and no ledger and draw rows and directions from a sequential generator. A figure is
-CPU time from the 200th update on (the 20th with --quick), one thread, the smallest of the turns that the ways take.
+CPU time from the 200th update on (the 20th with --quick), one thread: the median of the turns that the ways take. A
+ratio is the median over the turns of both times in one turn.
 
 Horizontal methods: a round of the scenario digits_decomfl (P = 25, K = 1, 10 clients of 100, batches of 32, 2,410
 parameters) under either engine, everything recorded; FedAvg takes 5 local steps.
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from common import environment, options, show, verdict, write
+from common import environment, median, options, show, verdict, write
 from rounds import Rounds, update_pace
 from small_loops import NumpyParties, TorchParties
 
@@ -112,13 +113,18 @@ WAYS: dict[str, tuple[Way, tuple[str, ...]]] = {
 }
 
 
-def measure(method: str, repeats: int, warm: int, count: int) -> dict[str, float]:
-    """Return microseconds of an update by way: the ways take turns, the smallest figure counts."""
+def measure(method: str, repeats: int, warm: int, count: int) -> dict[str, list[float]]:
+    """Return microseconds of an update by way, one a turn: the ways take turns."""
     found: dict[str, list[float]] = {name: [] for name in WAYS}
     for _ in range(repeats):
         for name, (way, overrides) in WAYS.items():
             found[name].append(way(experiment(method, warm + count, *overrides), warm, count) * 1e6)
-    return {name: min(values) for name, values in found.items()}
+    return found
+
+
+def ratio(found: dict[str, list[float]], of: str, by: str) -> float:
+    """Return the median over the turns of one way's time by another's."""
+    return median([a / b for a, b in zip(found[of], found[by], strict=True)])
 
 
 def round_of(engine: str, overrides: tuple[str, ...], warm: int, count: int) -> float:
@@ -159,16 +165,14 @@ def main() -> int:
     with one_thread("torch"):
         for method in given.methods:
             bar = OF_NUMPY.get(method, LEAST_OF_NUMPY)
-            figures[method] = found = measure(method, repeats, warm, count)
-            rows = [
-                (
-                    *(name, f"{us:.0f}", f"{found['torch loop'] / us:.2f}"),
-                    verdict(found["torch loop"] / us, LEAST.get(name)),
-                    f"{found['numpy loop'] / us:.2f}",
-                    verdict(found["numpy loop"] / us, bar if name == "compiled" else None),
-                )
-                for name, us in found.items()
-            ]
+            found = measure(method, repeats, warm, count)
+            figures[method] = {name: median(turns) for name, turns in found.items()}
+            rows = []
+            for name, us in figures[method].items():
+                torch, numpy = ratio(found, "torch loop", name), ratio(found, "numpy loop", name)
+                met = verdict(numpy, bar if name == "compiled" else None)
+                cells = (f"{us:.0f}", f"{torch:.2f}", verdict(torch, LEAST.get(name)), f"{numpy:.2f}", met)
+                rows.append((name, *cells))
             columns = ("way", "µs", "/ torch loop", "target", "/ numpy loop", "target")
             show(f"{method}: one update, and updates per CPU second against the loops", columns, rows)
         rounds = measure_rounds(repeats, warm // 4, count // 4)

@@ -129,19 +129,19 @@ function rebuilt(about, header, take, base) {
   });
   return iterates ? Float32Array.from(sum, (value) => value / iterates) : x;
 }
-const data = fs.readFileSync(process.argv[2]), body = data.subarray(0, -32);
-const whole = data.subarray(0, 6).equals(Buffer.from("SEEDS\x01"));
-if (!whole || sha256(body) !== data.subarray(-32).toString("hex")) refuse("no whole seed file of version 1");
-let place = 10 + data.readUInt32LE(6);
-const header = JSON.parse(zlib.inflateSync(body.subarray(10, place)));
-const known = ["gaussian", "sphere", "rademacher", "rank_one"].includes(header.law) && header.rule.name === "sgd";
-if (!known) refuse(`the law ${header.law} with the rule ${header.rule.name} is not read here`);
+const data = fs.readFileSync(process.argv[2]), body = data.subarray(0, -32), start = data.toString("latin1", 0, 6);
+if (start + sha256(body) !== "SEEDS\x01" + data.toString("hex", body.length)) refuse("no whole seed file of version 1");
+let place = 10 + data.readUInt32LE(6), header = JSON.parse(zlib.inflateSync(body.subarray(10, place)));
+if (!["gaussian", "sphere", "rademacher", "rank_one"].includes(header.law) || header.rule.name !== "sgd")
+  refuse(`the law ${header.law} with the rule ${header.rule.name} is not read here`);
 const take = (Kind, count) => // the next numbers, copied to where they are aligned
   new Kind(Uint8Array.from(body.subarray(place, (place += count * Kind.BYTES_PER_ELEMENT))).buffer);
 function base(name) { // a tensor of float32 of a safetensors file
-  const file = fs.readFileSync(process.argv[3]), begin = 8 + Number(file.readBigUInt64LE(0));
-  const [first, last] = JSON.parse(file.subarray(8, begin))[name].data_offsets;
-  return new Float32Array(Uint8Array.from(file.subarray(begin + first, begin + last)).buffer);
+  const path = process.argv[3] || refuse("the first weights are not in the file: give the public weights as well");
+  const file = fs.readFileSync(path), begin = 8 + Number(file.readBigUInt64LE(0));
+  const about = JSON.parse(file.subarray(8, begin))[name] || refuse(`${path} has no tensor ${name}`);
+  const [first, last] = about.data_offsets.map((offset) => begin + offset);
+  return new Float32Array(Uint8Array.from(file.subarray(first, last)).buffer);
 }
 for (const about of header.models) {
   const x = rebuilt(about, header, take, base);

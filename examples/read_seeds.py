@@ -1,4 +1,4 @@
-"""Rebuild a seed file's models with numpy alone: python read_seeds.py run.seeds [base.npz] writes shared.npy, ..."""
+"""Rebuild a seed file's models with numpy alone: python read_seeds.py run.seeds [base.safetensors] writes shared.npy"""
 
 # fmt: off
 import hashlib
@@ -43,13 +43,18 @@ def _stream(seed, count, law):  # a seed's numbers, float32 [count], and the fac
     lanes = np.add.accumulate(np.append(z.astype(float) ** 2, np.zeros(-count % 1024)).reshape(-1, 1024))[-1]
     return z, np.sqrt(count / np.add.accumulate(lanes)[-1]) if law == "sphere" else 1.0
 
+def _weights(name):  # a tensor of float32 of a safetensors file
+    assert sys.argv[2:], "the first weights are not in the file: give the public weights as well"
+    file = np.fromfile(sys.argv[2], "u1").tobytes()
+    about = json.loads(file[8 : (begin := 8 + int.from_bytes(file[:8], "little"))]).get(name)
+    assert about, f"{sys.argv[2]} has no tensor {name}"
+    return np.frombuffer(file[begin:][slice(*about["data_offsets"])], "<f4")
 data = np.fromfile(sys.argv[1], "u1").tobytes()
 assert data[:6] + hashlib.sha256(data[:-32]).digest() == b"SEEDS\1" + data[-32:], "no whole seed file of version 1"
-stream = io.BytesIO(data[6:-32])
-header = json.loads(zlib.decompress(stream.read(int.from_bytes(stream.read(4), "little"))))
+header = json.loads(zlib.decompress((stream := io.BytesIO(data[10:-32])).read(int.from_bytes(data[6:10], "little"))))
 law, rule, of_steps = header["law"], header["rule"], header["seeds"] == "steps"
-assert rule["name"] == "sgd", f"the rule {rule['name']} is not read here"
-assert law in ("gaussian", "sphere", "rademacher", "rank_one"), f"the law {law} is not read here"
+laws = ("gaussian", "sphere", "rademacher", "rank_one") if rule["name"] == "sgd" else ()
+assert law in laws, f"the law {law} with the rule {rule['name']} is not read here"
 for about in header["models"]:
     parts, spans, phases, drawn = [], [], about["phases"], 0
     factors = about.get("factors", [(1, 1)] * len(about["tensors"]))
@@ -58,7 +63,7 @@ for about in header["models"]:
         if start == "uniform":
             x *= np.random.Generator(np.random.Philox(key=int(more[1], 16))).random(x.size, f4) * f4(2) - 1
         elif start != "constant":
-            x = np.frombuffer(stream.read(4 * x.size), "<f4") if start == "stored" else np.load(sys.argv[2])[more[0]]
+            x = np.frombuffer(stream.read(4 * x.size), "<f4") if start == "stored" else _weights(more[0])
         rows = shape[0] if law == "rank_one" and len(shape) > 1 and 1 < shape[0] < x.size else 0
         count = rows + x.size // rows if rows else x.size  # of the stream's numbers: a and b of a matrix
         spans.append((sum(part.size for part in parts), x.size, drawn, count, rows, lr_factor / smoothing))

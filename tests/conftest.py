@@ -1,7 +1,5 @@
 """Shared by all tests: small scenarios, one Ray for each process that needs one, and who runs what."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

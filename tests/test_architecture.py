@@ -1,7 +1,5 @@
 """The core starts light, and modules, names and files keep their places; `make style` checks the layers."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages are short and in plain English, and the code may only shrink; generated tables are exempt."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

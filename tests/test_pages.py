@@ -1,7 +1,5 @@
 """Pages lead somewhere, and code speaks as they do: links, named functions, and turns that no message has."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

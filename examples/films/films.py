@@ -1,7 +1,7 @@
 """Train a pretrained language model on film reviews by seeds and scalars: python films.py
 
 The model is MiniLM (22.7 million numbers), and the clients are films. Both come from packages that work offline. Frozen
-layers become data. What learns is a linear head, and in films_decomfl.toml also adapters in layers 5 and 6.
+layers become data. What learns is a linear head, and in films_decomfl.toml also adapters in layer 6.
 """
 
 # D reviews, L tokens, B of a batch, E = 384 numbers a token, K directions of the head
@@ -144,16 +144,34 @@ class Directions(nn.Module):
         return self.public(self.suffix(h))
 
 
-class Reviewer(nn.Module):
-    """Hidden tokens [B, L, E] of `Prefix` to log-odds of "fresh" [B, 1]: adapters go into its layers, and the head."""
+class Fifth(nn.Module):
+    """Layer 5: [B, L, E] of `Prefix` to [B, 2 + L, E], the mean tokens after layers 4 and 5, then each token."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.directions, self.head = Directions(), nn.Linear(DIRECTIONS, 1)
+        self.layers = nn.ModuleList([Layer()])
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        """[B, L, E] -> [B, 1]."""
-        return self.head(self.directions(h))
+        """[B, L, E] -> [B, 2 + L, E]."""
+        real = (h != 0).any(-1)
+        after = self.layers[0](h, real)
+        means = torch.stack([_mean(h, real), _mean(after, real)], 1)
+        return torch.cat([means, after * real[..., None]], 1)
+
+
+class Reviewer(nn.Module):
+    """Rows [B, 2 + L, E] of `Fifth` to log-odds of "fresh" [B, 1]: adapters go into layer 6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.public = nn.ModuleList([Layer()]), nn.Linear(3 * 384, DIRECTIONS)
+        self.head = nn.Linear(DIRECTIONS, 1)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        """[B, 2 + L, E] -> [B, 1]."""
+        real = (h[:, 2:] != 0).any(-1)
+        last = _mean(self.layers[0](h[:, 2:], real), real)
+        return self.head(self.public(torch.cat([h[:, :2].flatten(1), last], 1)))
 
 
 def line() -> nn.Sequential:
@@ -165,7 +183,7 @@ def line() -> nn.Sequential:
 def rows(inputs: str = "tokens", held_out: str = "test", hosts: int = 0) -> dict[str, np.ndarray]:
     """Return the reviews as arrays, for `data.source`.
 
-    inputs: "tokens", what `Prefix` makes of each token, or "directions", what `Directions` makes of these. held_out:
+    inputs: "tokens", what `Fifth` makes of each token, or "directions", what `Directions` makes of a review. held_out:
     "test" films, or "tuning" films of the others: choose settings on these. hosts: 0, so that films are clients, or how
     many clients share the films, each of which is then a user.
     """
@@ -181,8 +199,7 @@ def rows(inputs: str = "tokens", held_out: str = "test", hosts: int = 0) -> dict
         )
     ids, y, film = reviews()
     x = raydpzv.features(_prefix(), ids)
-    if inputs == "directions":
-        x = raydpzv.features(_directions(), x)
+    x = raydpzv.features(_directions() if inputs == "directions" else _fifth(), x)
     first = film[-1] + 1 - TEST_FILMS
     begin, end = (first, film[-1] + 1) if held_out == "test" else (first - TUNING_FILMS, first)
     one, two = slice(0, np.searchsorted(film, begin)), slice(*np.searchsorted(film, (begin, end)))
@@ -231,10 +248,14 @@ def tokens(texts: list[str], length: int = LENGTH) -> np.ndarray:
     return found
 
 
-def weights() -> dict[str, torch.Tensor]:
-    """Return the weights of `Reviewer` before training, for `model.weights`."""
-    directions = {f"directions.{name}": value for name, value in _directions().state_dict().items()}
-    return directions | {name.replace("1.", "head."): value for name, value in zero_shot().items()}
+def weights(line: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    """Return the weights of `Reviewer` before training, for `model.weights`. line: those of a trained head."""
+    module = nn.Module()
+    module.layers = nn.ModuleList([Layer()])
+    found = _of_minilm(5, module)
+    found |= {f"public.{name}": value.contiguous() for name, value in _from_public_sentences()[0].items()}
+    head = zero_shot() if line is None else line
+    return found | {name.replace("1.", "head."): value for name, value in head.items()}
 
 
 def zero_shot() -> dict[str, torch.Tensor]:
@@ -268,6 +289,12 @@ def _prefix() -> nn.Module:
 
 def _suffix() -> Suffix:
     module = Suffix()
+    module.load_state_dict(_of_minilm(4, module))
+    return module
+
+
+def _fifth() -> Fifth:
+    module = Fifth()
     module.load_state_dict(_of_minilm(4, module))
     return module
 
@@ -361,6 +388,8 @@ def main(out: Path) -> None:
         print(
             f"  raydpzv publish {out / name} --compact --weights {out / 'zero_shot.safetensors'} --out {name}.seeds"
         )
+        if name == "films_head":
+            save_file(weights(run.state_dict()), out / "reviewer.safetensors")
 
 
 if __name__ == "__main__":

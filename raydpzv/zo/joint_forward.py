@@ -31,6 +31,8 @@ _MOST_ROWS = 1 << 13
 """Records or tokens at once, of all directions together."""
 _SMALL = 1 << 14
 """Parameters up to which a moved copy of all of them takes less time."""
+_ADAPTED = 8
+"""A module with this many times the parameters that move spends its time in frozen layers, and copies cost nothing."""
 _LARGE = 1 << 22
 """Parameters above which directions go one by one: activations of several would take memory, and save little time."""
 _MOST_NUMBERS = 1 << 20
@@ -56,15 +58,17 @@ class JointForward:
         self._multiplied: set[str] = set()
         self._now: Mapping[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._size = sum(self._parameters[name].numel() for name in offsets)
+        whole = sum(p.numel() for p in self._parameters.values())
+        self._small = self._size <= max(_SMALL, min(_LARGE, whole // _ADAPTED))
         self._together = self._mapped = self._size <= _LARGE
         self._works: bool | None = None
 
     def usable(self, directions: Sequence[Direction], x: torch.Tensor) -> bool:
-        """Return whether it helps: not for small models, nor where torch cannot map the module or most is moved.
+        """Return whether it helps: not for small models or adapters, nor if torch cannot map it, nor if most is moved.
 
         x: a batch like those to come; what is tried when first asked is a record of ones, the same in every process.
         """
-        if directions[0].law != "rank_one" or self._size <= _SMALL:
+        if directions[0].law != "rank_one" or self._small:
             return False
         if self._works is None:
             self._works = self._tried(directions[0], torch.ones_like(x[:1]))

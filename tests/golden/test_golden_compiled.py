@@ -4,8 +4,6 @@ Their losses and final parameters are on record beside this file. After a change
 `python -m tests.golden.test_golden_compiled`, and the differences go into the commit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

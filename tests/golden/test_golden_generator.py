@@ -1,7 +1,5 @@
 """The generator's bits, written down: a change here changes every recorded run."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Seeds and streams of some addresses, written down: a change here changes every recorded run."""
 
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.keys import Key, direction_seed, perturbation_seeds, step_seed

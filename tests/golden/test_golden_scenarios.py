@@ -4,8 +4,6 @@ They change only together with a scenario file, or where a default changes, whic
 After a change that is meant: `python -m tests.golden.test_golden_scenarios`, and the differences go into the commit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

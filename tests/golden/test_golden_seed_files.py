@@ -4,8 +4,6 @@ Other programs can test their readers with them. After a change of the format th
 `python -m tests.golden.test_golden_seed_files`, and the files go into the commit.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

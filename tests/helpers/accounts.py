@@ -1,7 +1,5 @@
 """What tests ask of an account of releases, whatever its kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

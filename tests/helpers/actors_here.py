@@ -1,7 +1,5 @@
 """Actors' classes used in this process: a call is answered at once, and the answer is its own reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of ages by name."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

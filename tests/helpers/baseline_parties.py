@@ -1,7 +1,5 @@
 """Parties of DPZV's baselines on the small vertical problem."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

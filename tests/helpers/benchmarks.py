@@ -1,7 +1,5 @@
 """The benchmarks as modules: imported from their folder, and run to their end in this process with small constants."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

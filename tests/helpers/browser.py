@@ -1,7 +1,5 @@
 """Headless Chromium over its debugging pipe (DevTools protocol): a page as a person sees and uses it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

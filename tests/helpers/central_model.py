@@ -1,7 +1,5 @@
 """The composed model of the small vertical problem in float64, trained by torch: a second opinion on split learning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One setting changed, and what a small run does differently: what tests of settings compare."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tempfile

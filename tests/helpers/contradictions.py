@@ -1,7 +1,5 @@
 """Checkpoints that are changed by hand until they contradict their run's ledger, and what the run says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,6 @@ def late(state: dict[str, Any]) -> dict[str, Any]:
 def change(path: Path, how: Any) -> None:
     """Write a checkpoint anew with another state."""
     found = read_checkpoint(path, RunFolder(path.parent).identity, only_last=True)
-    assert found is not None
     kept = found.checkpoint
     twin = path.with_name("twin.state")
     changed = Checkpoint(kept.round, how(dict(kept.state)), kept.weights)

@@ -2,8 +2,6 @@
 machine nor a busy one moves the ratio.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 

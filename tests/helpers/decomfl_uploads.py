@@ -1,7 +1,5 @@
 """Uploads for tests of DeComFL's servers, made without a model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

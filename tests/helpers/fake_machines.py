@@ -1,7 +1,5 @@
 """Machines that Ray's autoscaler starts, which are further nodes on this one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider

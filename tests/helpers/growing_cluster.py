@@ -4,8 +4,6 @@ and of two more there under the wall clock: of one the second machine's clock is
 A process of its own: a Ray that others share cannot join another cluster. Prints one line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from unittest import mock

@@ -1,7 +1,5 @@
 """The compiled kernels, made before the first test."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Draws of a fixed key in place of the operating system's, for statistical tests of runs that refuse seeded noise."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

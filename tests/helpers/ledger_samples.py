@@ -1,7 +1,5 @@
 """Small ledgers for the tests: addressed random updates, and the same updates as plain dictionaries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables of data sources, and the errors that refuse them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Medians of runs, made only as far as the answer needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

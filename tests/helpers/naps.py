@@ -1,7 +1,5 @@
 """What a wait costs on this machine now, as a measure for the waits of a run at the same time."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

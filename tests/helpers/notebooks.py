@@ -4,8 +4,6 @@ Each code cell is compiled and run in `__main__`; its last expression is shown a
 has it, else by its repr. With --write the outputs are put into the file.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -1,7 +1,5 @@
 """Rows that tell which they are: faults, or releases, whose time or round is a number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

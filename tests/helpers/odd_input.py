@@ -3,8 +3,6 @@
 Scenario files, overrides, options, comparison files and run folders.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

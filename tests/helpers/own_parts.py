@@ -1,7 +1,5 @@
 """A user's own data and models, named in scenarios as "tests.helpers.own_parts:NAME"."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn

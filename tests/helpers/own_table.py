@@ -1,7 +1,5 @@
 """A table of one's own: numbers and a category that tell a text label, and columns that nobody can use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The private weighting protocol played to its end by a server and silos in one process, with small keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

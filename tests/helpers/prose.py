@@ -1,7 +1,5 @@
 """Sentences of a Markdown page, and what docs promise about them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

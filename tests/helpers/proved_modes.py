@@ -1,7 +1,5 @@
 """Every mode in which a method has a proof, as small scenarios on raw files; and methods that have none, and why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import scenarios

@@ -1,7 +1,5 @@
 """Runs of clients that pull when they wake, without a model: for tests of both clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ among them.
 
 # ruff: noqa: N815 - Kubernetes' names
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError

@@ -3,8 +3,6 @@
 For add/remove only: its RdpAccountant omits a factor of 2 for replace-one (its issue 378).
 """
 
-from __future__ import annotations
-
 import dp_accounting
 from dp_accounting import rdp
 

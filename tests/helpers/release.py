@@ -1,7 +1,5 @@
 """A mean of slopes released as a party does it: clipped, summed, noised."""
 
-from __future__ import annotations
-
 import torch
 
 from raydpzv.privacy import mechanisms

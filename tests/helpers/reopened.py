@@ -1,7 +1,5 @@
 """Run folders as whoever continues with a run opens them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

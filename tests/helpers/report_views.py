@@ -1,7 +1,5 @@
 """Runs as a report sees them, and what a reader finds in its pictures, tables and pages."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -27,7 +25,6 @@ def view(folder: Path, label: str, **settings: Any) -> RunView:
 
 
 def figure(picture: ReportFigure | None) -> Figure:
-    assert picture is not None
     assert picture.figure is not None
     return picture.figure
 

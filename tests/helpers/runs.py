@@ -1,7 +1,5 @@
 """Runs of prepared scenarios, by any runner, with the options as keywords."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

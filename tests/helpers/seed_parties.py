@@ -1,7 +1,5 @@
 """A small problem for methods of seeds and scalars, and a slow second opinion on how pairs move a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

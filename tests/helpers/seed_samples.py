@@ -1,7 +1,5 @@
 """Seed files of every kind, from numbers of a key: small enough to flip each of their bits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

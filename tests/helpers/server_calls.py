@@ -1,7 +1,5 @@
 """Calls of actors, answered here: what a driver asks of a server and of others, in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Count the shapes that make code hard to read: long argument lists, wide classes, long files."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which tests share a process when several run them, and what begins first: read off the place of a test."""
 
-from __future__ import annotations
-
 from typing import Any
 
 ON_RAY = "tests/integration/ray"

@@ -1,7 +1,5 @@
 """Small horizontal scenarios of every method, and ways to stop them and to continue."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

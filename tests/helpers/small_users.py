@@ -1,7 +1,5 @@
 """Small private runs of users whose silos send scalars, in rounds and without."""
 
-from __future__ import annotations
-
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
 

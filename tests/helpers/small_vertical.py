@@ -1,7 +1,5 @@
 """Small vertical runs with a checkpoint after every tenth update."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import scenarios

@@ -5,8 +5,6 @@ From a run come the initial model, its clients' rows and the addresses of cohort
 
 # d = 650 parameters, M clients, P perturbations
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

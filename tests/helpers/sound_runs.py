@@ -1,7 +1,5 @@
 """Small runs of privacy.mode = "proved" on a table of a file, with releases that are given out and queries kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

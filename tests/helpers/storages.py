@@ -1,7 +1,5 @@
 """Storages that record what is done to them, or fail; and what a kill after each act leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Roles of Ray's processes that get a signal in the midst of what they do."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import threading

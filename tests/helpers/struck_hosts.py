@@ -1,7 +1,5 @@
 """Horizontal scenarios of whose processes one gets a signal or waits at a gate in the midst of its work."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import threading

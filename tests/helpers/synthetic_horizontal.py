@@ -1,7 +1,5 @@
 """Builds views of horizontal runs with plausible rows: rounds of a cohort, or clients that wake by themselves."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Builds run folders with plausible rows: M clients on Poisson clocks, one server, one upload at a time."""
 
-from __future__ import annotations
-
 import heapq
 import json
 import math

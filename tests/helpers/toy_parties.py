@@ -1,7 +1,5 @@
 """Roles that do nothing, so that a test of the runtime sees the runtime alone."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

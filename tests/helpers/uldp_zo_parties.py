@@ -1,7 +1,5 @@
 """A small problem for methods whose users have records in several silos, and what is left of it without one user."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from raydpzv.data.users import Known, UserParts, share_users

@@ -1,7 +1,5 @@
 """A small problem whose records belong to users with several silos, and its methods' parties."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small vertical problem: M clients with features of their own, a server with the labels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A small horizontal problem, and its losses written out in float64 as a second opinion."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

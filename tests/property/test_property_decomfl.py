@@ -1,7 +1,5 @@
 """Whoever replays the ledger holds the same bits: five ways to a client's model, whatever the participation."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace

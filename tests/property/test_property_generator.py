@@ -1,7 +1,5 @@
 """The compiled generator gives the defined bits, whatever slice is asked for."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

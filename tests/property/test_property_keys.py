@@ -1,7 +1,5 @@
 """Different addresses give different streams; direction seeds cannot collide."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The ledger against a plain list of updates, under appends, reopening, trims, truncations and torn writes."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from itertools import chain

@@ -1,7 +1,5 @@
 """Replay in one pass, one seed after the other, and the numpy definition: the same bits, whatever is asked for."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

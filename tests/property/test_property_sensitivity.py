@@ -1,7 +1,5 @@
 """Coupling: one record's slope is replaced by anything; the mean before the noise moves by at most its claim."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

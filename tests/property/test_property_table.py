@@ -1,7 +1,5 @@
 """The embedding table against a dictionary, one row at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given, settings

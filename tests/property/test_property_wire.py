@@ -1,7 +1,5 @@
 """Whatever the shapes, a body is as long as it says and comes back the same."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Columns made and read without pandas are those that Arrow's own functions make and read."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

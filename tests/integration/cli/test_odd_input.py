@@ -5,8 +5,6 @@ What `tests/helpers/odd_input.py` makes is given to the command line in this pro
 RAYDPZV_ODD_INPUT_SEED=7 RAYDPZV_ODD_INPUT_COUNT=20000 python -m pytest tests/integration/cli/test_odd_input.py
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -3,8 +3,6 @@
 A page says before a block why it is not run: `<!-- not run: reason -->`.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """What leaves of a private run: no byte of what its rows hold, a ledger that gives the models, and a page of that."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The README's example with data of one's own, pasted: clients that train reach far more than frozen ones."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

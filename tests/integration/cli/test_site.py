@@ -1,7 +1,5 @@
 """`make docs`: the site builds without a warning, leads nowhere dead, asks no network, and has the public names."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Commands that only look start without the libraries of those that train: what each may not import, by name."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`raydpzv submit`: what a job gets, and what comes back. A class plays the cluster; test_job.py has a real one."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

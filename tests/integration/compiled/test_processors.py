@@ -3,8 +3,6 @@
 One cache for both: what the first needs is most of what the second does, and compiling it is nearly all of their time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """DeComFL on real data: 100 clients with Dirichlet rows, 10 per round."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow.compute as pc
 import pytest

@@ -1,7 +1,5 @@
 """Whole runs whose sums the server sees masked, or weighted by what nobody learns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import json
 import math
 import threading
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -150,6 +149,12 @@ def test_a_client_that_asks_first_sends_a_request_before_every_upload_but_its_fi
     rows = found.rows("message").to_pylist()
     sent = Counter(m["kind"] for m in rows)
     assert sent["Embeddings"] == T
+    served = [
+        ("", 0),
+        *((m["kind"], m["round"]) for m in rows if m["kind"] in ("Embeddings", "GradientRequest")),
+    ]
+    for (_, updates), (kind, round) in pairwise(served):
+        assert round == updates + (kind == "Embeddings"), "a request is no update"
     assert T - 4 <= sent["Gradient"] <= sent["GradientRequest"] <= T
     up, down = bytes_of(found)
     assert up == T * B * (4 + 4 * E) + 8 * sent["GradientRequest"]

@@ -1,7 +1,5 @@
 """What counts as the cost of a checkpoint: what is done for it alone, so that it is taken as often as that allows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A checkpoint is of one moment: what a run does after it was taken, and before it is written, leaves it as it was."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

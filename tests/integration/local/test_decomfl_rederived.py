@@ -6,8 +6,6 @@ is a model and a `torch.optim.SGD` of its own, as in the authors' program, and c
 
 # M clients, K local steps, P perturbations, d parameters
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

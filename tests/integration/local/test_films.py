@@ -50,10 +50,13 @@ def test_methods_are_tuned_over_as_many_combinations_each(films, monkeypatch):
     tried = Counter(point.method for file in files for point in points(file))
     assert len(tried) == 6
     assert set(tried.values()) == {10}
+    adapters = read_grid(FOLDER / "adapters_grid.toml")
+    assert len(list(points(adapters))) == 3
+    files = [*files, adapters]
     for file in files:
         specs = [line.spec for line in grid_comparison(file).lines]
         assert {spec.data.options["held_out"] for spec in specs} == {"tuning"}
-        assert {spec.budget.updates for spec in specs} == {200}
+        assert {spec.budget.updates for spec in specs} == {15 if file is adapters else 200}
 
 
 def test_missing_packages_are_named_with_the_command(films, monkeypatch):
@@ -82,8 +85,24 @@ def test_adapters_and_head_are_all_that_learns(films):
             "the model",
         )
     learned = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
-    assert sum(learned.values()) == 4 * 2 * 8 * 384 + 513
-    assert sum("lora" in name for name in learned) == 8
+    assert sum(learned.values()) == 2 * 2 * 8 * 384 + 513
+    assert sum("lora" in name for name in learned) == 4
+
+
+def test_adapters_start_where_the_head_ended(films):
+    """Layers as data, then the model with adapters, are the layers and the head that learned alone."""
+    whole, fifth, model = films.Directions().eval(), films.Fifth().eval(), films.Reviewer().eval()
+    five, six = whole.suffix.layers
+    fifth.layers[0].load_state_dict(five.state_dict())
+    model.layers[0].load_state_dict(six.state_dict())
+    model.public.load_state_dict(whole.public.state_dict())
+    h = torch.tensor(Key(3).generator().normal(size=(2, 6, 384)).astype(np.float32))
+    h[0, 4:] = 0
+    with torch.no_grad():
+        wanted, found = model.head(whole(h)), model(fifth(h))
+        assert torch.allclose(found, wanted, atol=1e-5)
+        model.layers[0].load_state_dict(five.state_dict())
+        assert not torch.allclose(model(fifth(h)), wanted, atol=1e-3), "control"
 
 
 @needs_packages

@@ -19,6 +19,7 @@ from raydpzv.errors import InputError
 from tests.helpers import small_horizontal
 from tests.helpers.browser import CHROMIUM, tab
 from tests.helpers.commands import call, complaint
+from tests.helpers.programs import Forked
 
 CHANGES = ("budget.updates=1000000", "evaluate.every=50", "record.flush=1000")
 """No parts of rows are written: the page follows the checkpoints."""
@@ -28,13 +29,14 @@ CHANGES = ("budget.updates=1000000", "evaluate.every=50", "record.flush=1000")
 def at_work(folder, scenario="digits_dpzv"):
     """A run in another process that goes on while the block runs, or until it gets a signal."""
     settings = [word for change in CHANGES for word in ("--set", change)]
-    command = [sys.executable, "-m", "raydpzv", "run", scenario, "--quiet", "--out", str(folder), *settings]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            until(lambda: any(folder.glob("rows.tail/*.rows")) or any(folder.glob("rows/service/*.parquet")))
-            yield process
-        finally:
+    process = Forked(["-m", "raydpzv", "run", scenario, "--quiet", "--out", str(folder), *settings])
+    try:
+        until(lambda: any(folder.glob("rows.tail/*.rows")) or any(folder.glob("rows/service/*.parquet")))
+        yield process
+    finally:
+        if process.poll() is None:
             process.send_signal(signal.SIGINT)
+        process.communicate()
 
 
 def until(holds, seconds=240.0):
@@ -99,7 +101,8 @@ def test_a_page_follows_a_run_to_its_end(tmp_path):
         until(lambda: updates_on(live.page()) > first)
         assert "every ε is that of the whole run, as planned" in live.page()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        until(lambda: process.poll() is not None, 60)
+        assert process.returncode == 130
     assert "updates so far" not in live.page()
     assert "stopped" in live.page()
 

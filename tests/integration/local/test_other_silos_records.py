@@ -4,8 +4,6 @@ What the looking silo holds itself does not change, but what it sends does: its 
 of its records are among the user's k. A row's noise is held against the move that is seen.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -27,14 +25,12 @@ from tests.helpers.user_parties import without
 def prepared(*changes: str) -> PreparedHorizontal:
     """The scenario's run, on seeded noise, so that its released models are the same every time."""
     found = prepare_horizontal(raydpzv.load("digits_users", changes))
-    assert found.privacy is not None
     noise = dataclasses.replace(found.privacy.noise, seeded=True)
     return dataclasses.replace(found, privacy=dataclasses.replace(found.privacy, noise=noise))
 
 
 def silent(made: PreparedHorizontal, held: UserParts) -> PreparedHorizontal:
     """The same run on another federation, each release as it is before its noise."""
-    assert made.privacy is not None
     release = dataclasses.replace(made.privacy.noise.release, multiplier=0.0)
     noise = dataclasses.replace(made.privacy.noise, release=release)
     return dataclasses.replace(made, parts=held, privacy=dataclasses.replace(made.privacy, noise=noise))

@@ -1,7 +1,5 @@
 """The scenarios of pretrained models from local folders, each with a small twin made from a configuration."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -74,7 +74,6 @@ def test_a_vertical_run_is_replayed_and_its_clients_rebuilt(tmp_path, method, wh
     assert replay(tmp_path / "run").verified
     if method == "dpzv":
         found = from_ledger(tmp_path / "run", client=1)
-        assert found is not None
         assert found.verified
         assert np.array_equal(found.models["client 1"], run.models["client 1"])
     wide = (WIDE,) if which == "together" else ()

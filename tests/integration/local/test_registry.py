@@ -1,7 +1,5 @@
 """What holds of every method, and of everything else that a scenario can name: no list here is kept by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

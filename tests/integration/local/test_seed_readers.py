@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import shutil
 import subprocess
@@ -11,9 +9,9 @@ import pytest
 
 from raydpzv.seed_file.seed_format import decode_seed_file, encode_seed_file
 from raydpzv.seed_file.seed_replay import read_seed_file, rebuilt
-from raydpzv.seed_file.tensor_file import write_tensors
+from raydpzv.seed_file.tensor_file import RawTensor, write_tensors
 from tests.golden.test_golden_seed_files import FOLDER
-from tests.helpers.seed_samples import BASE, base_tensors, header, sample, summed, vectors, with_header
+from tests.helpers.seed_samples import base_tensors, header, sample, summed, vectors, with_header
 
 ROOT = Path(__file__).parents[3]
 NUMPY, SCRIPT = ROOT / "examples" / "read_seeds.py", ROOT / "examples" / "read_seeds.js"
@@ -24,14 +22,13 @@ READERS = [
 ]
 
 
-def read(reader: str, file: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Let a reader write a file's models into a folder."""
-    if reader == "numpy":
-        np.savez(folder / "base.npz", **BASE)
-        command = [sys.executable, str(NUMPY), str(file), "base.npz"]
-    else:
-        write_tensors(folder / "base.safetensors", base_tensors())
-        command = [str(NODE), str(SCRIPT), str(file), "base.safetensors"]
+def read(
+    reader: str, file: Path, folder: Path, base: dict[str, RawTensor] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Let a reader write a file's models into a folder. base: first weights of its own, {} for no file of them."""
+    write_tensors(folder / "base.safetensors", base_tensors() if base is None else base)
+    program = [sys.executable, str(NUMPY)] if reader == "numpy" else [str(NODE), str(SCRIPT)]
+    command = [*program, str(file), *(["base.safetensors"] if base != {} else [])]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -76,6 +73,18 @@ def test_a_reader_finds_damage_and_refuses_other_laws_and_rules(reader, tmp_path
         assert done.returncode == 1, says
         assert says in done.stderr
     assert not list(tmp_path.glob("shared*"))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_names_missing_first_weights(reader, tmp_path):
+    file = FOLDER / "weights.seeds"
+    for base, says in (
+        ({}, "give the public weights"),
+        ({"other": RawTensor.of(np.zeros(2, np.float32))}, "has no tensor"),
+    ):
+        done = read(reader, file, tmp_path, base)
+        assert done.returncode == 1
+        assert says in done.stderr
 
 
 def test_readers_are_short_and_use_nothing_of_raydpzv():

@@ -4,8 +4,6 @@ The settings come from the registry and the sections themselves, so that a new o
 company to matter (a quantum needs its law), or whose other value nobody can guess, has a line in a table below.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

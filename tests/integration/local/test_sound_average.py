@@ -1,7 +1,5 @@
 """method.average: the mean of the last models is what is scored, kept, published, rebuilt; and it is no release."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ With the same releases everything but the query is equal bit for bit, and the qu
 says. Controls read off the table what is public, and must show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 Labels are numbers, and a record's may be as large as it likes: only clips bound what it moves.
 """
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

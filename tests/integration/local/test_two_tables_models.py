@@ -3,8 +3,6 @@
 The check before a run sees usual records and finds nothing, so only the user can state the premise.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

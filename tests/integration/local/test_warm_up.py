@@ -1,7 +1,5 @@
 """What runs before t = 0: the whole cycle of every party, on nothing, and without a trace."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -227,7 +225,6 @@ def test_a_segment_under_the_wall_clock_resumes_from_its_ledger_alone(tmp_path):
     kill_at(40, spec, folder, checkpoints=3)
     for path in (folder / CHECKPOINT, before(folder / CHECKPOINT)):
         found = read_checkpoint(path, RunFolder(folder).identity)
-        assert found is not None
         kept = found.checkpoint
         versions, reading = kept.weights
         wrong = Checkpoint(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Sequence
@@ -69,7 +67,6 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
     stopped(spec, tmp_path / "run")
     path = tmp_path / "run" / "checkpoint.state"
     found = read_checkpoint(path, RunFolder(path.parent).identity)
-    assert found is not None
     checkpoint = found.checkpoint
     state = dict(checkpoint.state) | {"works": [[client, n + 1] for client, n in checkpoint.state["works"]]}
     write_checkpoint(
@@ -90,7 +87,6 @@ def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path
     found = scenarios.run(small("decomfl"), tmp_path / "run", stop=stop, progress=asked)
     assert (found.summary["updates"], found.summary["uploads"]) == (2, 8)
     kept = read_checkpoint(tmp_path / "run" / CHECKPOINT, RunFolder(tmp_path / "run").identity)
-    assert kept is not None
     assert kept.checkpoint.round == 2
 
 

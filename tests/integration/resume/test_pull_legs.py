@@ -8,7 +8,7 @@ from raydpzv.experiment.resuming import resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.records.run_folder import RunFolder
-from tests.helpers.kills import kill_at
+from tests.helpers.kills import evaluating_again, hold_uploads, kill_at
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -73,8 +73,7 @@ def test_a_run_killed_twice_continues_in_a_second_and_a_third_segment(tmp_path, 
     assert rebuild(folder).verified
     served = rows["service"].sort_by("round").column("served").to_pylist()
     assert served == sorted(served)
-    evaluated = [row["round"] // 25 for row in rows["evaluation"].to_pylist()[:-1]]
-    assert len(set(evaluated)) == len(evaluated), "no leg evaluates once more what another has"
+    assert evaluating_again(rows, 25) == []
 
 
 def mu(summary):
@@ -82,11 +81,13 @@ def mu(summary):
     return mu_of(stated["external"], 1e-3)
 
 
-def test_a_run_that_was_stopped_has_nothing_under_way(tmp_path):
+def test_a_run_that_was_stopped_has_nothing_under_way(tmp_path, monkeypatch):
     """What had been sent was charged when the run was stopped."""
     spec, folder = scenario("users"), tmp_path / "run"
     stop, progress = stop_after(40)
-    first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+    with monkeypatch.context() as patch:
+        hold_uploads(patch, lambda loop: 60)
+        first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
     assert RunFolder.open(folder).checkpoint().round == first["updates"] < 150
     end, rows = go_on(folder), RunFolder.open(folder).rows()
     (leg,) = rows["leg"].to_pylist()

@@ -1,7 +1,5 @@
 """What a killed horizontal run continues from: the newest model beside its ledger, so that little is replayed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -82,7 +80,6 @@ def test_another_model_in_its_place_would_be_noticed(tmp_path: Path) -> None:
     whole = killed(tmp_path / "run", tmp_path / "copy", "decomfl")
     with Ledger.open(tmp_path / "copy" / "ledger", write=True) as ledger:
         found = ledger.load_snapshot(model_evaluator.RESUMED, LAST)
-        assert found is not None
         ledger.save_snapshot(model_evaluator.RESUMED, found[0], {"state": found[1]["state"] + 1})
     assert resume(tmp_path / "copy").summary["model_digest"] != whole.summary["model_digest"]
 

@@ -1,7 +1,5 @@
 """What a folder says of a run that was stopped and has gone on since: never what it had released by the stop."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -76,7 +74,6 @@ def test_a_run_without_checkpoints_starts_again_and_takes_some(tmp_path: Path) -
         run_prepared(experiment, opened, until=5)
     assert not RunFolder.open(run).has_summary()
     found = RunFolder.open(run).checkpoint()
-    assert found is not None
     assert found.round == 5
     experiment, opened, _ = continued(run)
     assert run_prepared(experiment, opened).summary["digest"] == scenarios.run(spec()).summary["digest"]

@@ -1,7 +1,5 @@
 """What a driver asks a server for and when, and what it writes of the answers. The server's calls are answered here."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +75,6 @@ def test_a_checkpoint_is_fetched_as_soon_as_there_is_one(folder: RunFolder) -> N
         found.poll()
     assert server.asked("drain") == [[("rest", False)]] * 2
     written = folder.checkpoint()
-    assert written is not None
     assert written.round == 3
     assert numbers(folder.so_far("evaluation")) == [1, 3]
 
@@ -107,7 +104,6 @@ def test_of_several_checkpoints_the_last_one_is_written_after_the_rows_before_it
     folder.go_back()
     assert numbers(folder.so_far("evaluation")) == [0, 1, 2]
     written = folder.checkpoint()
-    assert written is not None
     assert written.round == 2
 
 
@@ -184,7 +180,6 @@ def test_one_checkpoint_is_taken_at_a_time_and_one_that_is_due_is_waited_for(
     assert waited.count("a checkpoint") == 3
     assert len(server.asked("status")) == before + 1
     written = folder.checkpoint()
-    assert written is not None
     assert written.round == 5
 
 

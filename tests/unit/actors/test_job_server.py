@@ -1,7 +1,5 @@
 """What a cluster's dashboard may answer, played by a small server: nothing here needs a Ray."""
 
-from __future__ import annotations
-
 import io
 import json
 import platform

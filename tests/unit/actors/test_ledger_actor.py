@@ -3,8 +3,6 @@
 The actor is the plain class in this process, asked by calls or on a socket.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

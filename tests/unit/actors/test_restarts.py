@@ -1,7 +1,5 @@
 """How a run whose actors were lost goes back in place: what is charged, what is told, and when it does not."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a server hands to its driver: rows in their order, each checkpoint after its rows."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

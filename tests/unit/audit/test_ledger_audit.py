@@ -1,7 +1,5 @@
 """What a ledger audit says of the noise, against draws whose law is known."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bounds on ε from guesses, against sums of fractions, exact mechanisms and coverage."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import product

@@ -1,7 +1,5 @@
 """The loops that the benchmark compares with train the models that they stand for; the benchmark runs."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`raydpzv.compare`: what is left out is the comparison file's, what is given takes its place."""
 
-from __future__ import annotations
-
 import math
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """privacy.mode = "proved" with what it cannot prove: each refused, with what was wanted and what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 
@@ -105,7 +103,6 @@ def test_a_sum_head_wants_the_width_of_the_classes() -> None:
 
 def test_any_two_of_epsilon_noise_and_updates_give_the_third() -> None:
     noise = privacy_setting(load(), ROWS)
-    assert noise.integers is not None
     z = noise.integers.multiplier
     free = ["privacy.mode=none", "privacy.mode=proved", f"privacy.noise_multiplier={z!r}"]
     epsilon = privacy_setting(load(*free), ROWS)
@@ -132,18 +129,14 @@ def test_without_noise_the_modes_own_settings_go_with_it() -> None:
 
 def test_permitted_a_large_delta_is_taken_and_left_out_it_is_a_tenth_of_one_over_rows() -> None:
     permitted = privacy_setting(load("privacy.delta=1e-3", "privacy.permit_large_delta=true"), ROWS)
-    assert permitted.claims is not None
     assert permitted.claims.delta == 1e-3
     usual = privacy_setting(load(), ROWS)
-    assert usual.claims is not None
     assert usual.claims.delta == 1 / (10 * ROWS)
 
 
 @pytest.mark.parametrize("relation", ["replace", "add_remove", "labels"])
 def test_a_relation_halves_the_noise_or_does_not(relation: str) -> None:
     found, usual = (privacy_setting(load(*o), ROWS).integers for o in ([f"privacy.relation={relation}"], []))
-    assert found is not None
-    assert usual is not None
     ratio = {"replace": 1.0, "labels": 1.0, "add_remove": 0.5}[relation]
     assert found.multiplier == pytest.approx(ratio * usual.multiplier, rel=1e-12)
 

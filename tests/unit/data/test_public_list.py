@@ -1,7 +1,5 @@
 """Labels and categories by public lists: no record's value moves another's number, whatever reads the file."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

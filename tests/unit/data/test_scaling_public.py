@@ -1,7 +1,5 @@
 """Scaling and splits that look at no record: equal tables where one record is another, with controls that are not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Who holds what: held against the laws' probabilities, counted one by one, and against what a split must keep."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

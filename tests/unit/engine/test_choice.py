@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.engine.choice import SPLIT_BY_DIRECTIONS, SPLIT_BY_GRADIENTS, WHOLE_MODELS, Compilable, choose
@@ -12,7 +10,6 @@ SMALL = {"the bottom": dense_bottom("mlp", (8,), (4,), 2), "the head": dense_hea
 @pytest.mark.parametrize("family", [SPLIT_BY_DIRECTIONS, SPLIT_BY_GRADIENTS, WHOLE_MODELS])
 def test_auto_takes_compiled_kernels_while_every_part_is_small(family: Compilable) -> None:
     edge = dense_bottom("linear", (family.most - 1,), (), 1)
-    assert edge is not None
     assert edge.size == family.most
     assert choose("auto", SMALL | {"edge": edge}, family) == "compiled"
     beyond = dense_bottom("linear", (family.most,), (), 1)

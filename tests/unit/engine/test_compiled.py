@@ -1,7 +1,5 @@
 """The compiled engine against torch's, against autograd in float64, and against itself."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace

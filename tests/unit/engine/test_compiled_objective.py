@@ -1,7 +1,5 @@
 """Whole models under compiled kernels, against autograd in float64, torch's objective, and themselves."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 

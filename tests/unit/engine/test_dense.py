@@ -1,7 +1,5 @@
 """Dense networks as numbers: the first parameters, sizes and layouts of the torch modules of the same names."""
 
-from __future__ import annotations
-
 import math
 import sys
 
@@ -27,7 +25,6 @@ KEY = Key(5) / "model"
 def test_a_bottom_is_the_torch_modules(name: str, hidden: tuple[int, ...], shape: tuple[int, ...]) -> None:
     found = dense_bottom(name, shape, hidden, 3)
     model = FlatModel(lambda: BOTTOMS[name](shape, hidden, 3), KEY)
-    assert found is not None
     assert (found.size, found.layout) == (model.size, model.layout)
     assert np.array_equal(found.initial(KEY), model.flat.numpy())
     assert not np.array_equal(found.initial(KEY / 1), model.flat.numpy())
@@ -38,7 +35,6 @@ def test_a_last_layer_of_zeros_is_the_torch_models() -> None:
     model = FlatModel(lambda: BOTTOMS["mlp"]((5,), (7, 4), 3), KEY)
     drawn = model.flat.clone()
     model.zero_last()
-    assert found is not None
     assert np.array_equal(found.initial(KEY), model.flat.numpy())
     assert torch.equal(model.flat[: -(4 + 1) * 3], drawn[: -(4 + 1) * 3])
     assert not model.flat[-(4 + 1) * 3 :].any()
@@ -61,7 +57,6 @@ def test_a_whole_model_is_the_torch_modules(kind: str, hidden: tuple[int, ...]) 
         dense_whole(kind, (2, 3), hidden, 4),
         FlatModel(lambda: whole(kind, (2, 3), hidden, 4), KEY),
     )
-    assert found is not None
     assert (found.size, found.layout) == (model.size, model.layout)
     assert np.array_equal(found.initial(KEY), model.flat.numpy())
 
@@ -70,7 +65,6 @@ def test_a_whole_model_is_the_torch_modules(kind: str, hidden: tuple[int, ...]) 
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_a_head_is_the_torch_modules(name: str, hidden: tuple[int, ...]) -> None:
     found, model = dense_head(name, 3, 4, hidden, 4), FlatModel(lambda: HEADS[name](3, 4, hidden, 4), KEY)
-    assert found is not None
     assert (found.size, found.layout) == (model.size, model.layout)
     assert np.array_equal(found.initial(KEY), model.flat.numpy())
 

@@ -2,8 +2,6 @@
 
 # N rows, F features, K classes
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -27,7 +25,6 @@ def exact_scores(rows_NF: np.ndarray) -> np.ndarray:
 
 
 def scores(found: tuple[np.ndarray, np.ndarray] | None, rows_NF: np.ndarray) -> np.ndarray:
-    assert found is not None
     return rows_NF @ found[0].T + found[1]
 
 

@@ -1,7 +1,5 @@
 """Directions that torch's bottoms keep from an upload to its step: as many are made, and the bits stay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

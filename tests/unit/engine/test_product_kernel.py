@@ -1,7 +1,5 @@
 """The dense kernels' product: the bits of plain sums, one product and one sum a term, whatever the shape."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numba import njit

@@ -1,7 +1,5 @@
 """Rows that are made when asked for give an objective what the same rows in memory give it, under both engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

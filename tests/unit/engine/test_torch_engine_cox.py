@@ -2,8 +2,6 @@
 
 # M clients, B batch, P perturbations
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What a run under torch does not load: torch's compiler takes seconds, in every process."""
 
-from __future__ import annotations
-
 import json
 
 from tests.helpers.programs import Forked, said

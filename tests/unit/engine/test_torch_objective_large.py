@@ -1,7 +1,5 @@
 """Large models have no scratch copy: they are perturbed layer by layer, to the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

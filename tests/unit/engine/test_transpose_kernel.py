@@ -1,7 +1,5 @@
 """The dense kernels' transposition: every number in its place, whatever the shape."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numba import njit

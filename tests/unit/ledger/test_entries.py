@@ -1,7 +1,5 @@
 """Appends that are refused, slices, the digest chain re-derived by hand, and the header."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

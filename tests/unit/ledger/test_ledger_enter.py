@@ -1,7 +1,5 @@
 """Updates entered without a look at their values against the same updates appended; what waits in memory is there."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

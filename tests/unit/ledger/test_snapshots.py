@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -20,7 +18,6 @@ def arrays(version: int) -> dict[str, np.ndarray]:
 
 
 def assert_kept(found, version: int) -> None:
-    assert found is not None
     assert found[0] == version
     assert found[1].keys() == arrays(version).keys()
     for name, values in arrays(version).items():

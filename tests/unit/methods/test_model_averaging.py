@@ -35,7 +35,6 @@ def test_the_mean_is_that_of_the_iterates_past_the_begin_and_of_no_other():
             if tail.covers(update):
                 tail.add(x)
     found = mean.mean()
-    assert found is not None
     assert found.dtype == np.float32
     assert found == pytest.approx(iterates[4:].mean(0), rel=1e-6)
     for other in (iterates[3:], iterates[5:], iterates[4:-1]):

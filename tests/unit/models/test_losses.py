@@ -1,7 +1,5 @@
 """Losses against their formulas, the Cox loss against its definition pair by pair; what an own loss may be."""
 
-from __future__ import annotations
-
 import math
 import sys
 

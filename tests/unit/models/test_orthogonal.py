@@ -1,7 +1,5 @@
 """Orthonormal weights against a QR decomposition, and the same under both engines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -35,7 +33,6 @@ def test_both_engines_begin_with_the_same_bits(hidden: tuple[int, ...]) -> None:
     drawn = model.flat.clone()
     model.orthogonal_last()
     network = dense_bottom("mlp" if hidden else "linear", (4, 5), hidden, 6, "orthogonal_last")
-    assert network is not None
     assert np.array_equal(network.initial(KEY), model.flat.numpy())
     last = model.module[-1]
     weights = last.weight.detach().numpy()

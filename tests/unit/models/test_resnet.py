@@ -1,7 +1,5 @@
 """The residual network: its known sizes, a written-out forward pass, and an explicitly perturbed copy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

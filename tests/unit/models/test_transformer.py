@@ -1,7 +1,5 @@
 """The bottom for texts, against torch's own encoder layers and against an explicitly perturbed copy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

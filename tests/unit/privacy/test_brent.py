@@ -1,7 +1,5 @@
 """brentq without scipy.optimize: its roots have the bits of scipy's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

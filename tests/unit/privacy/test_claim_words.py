@@ -1,7 +1,5 @@
 """How often an attacker is right: Φ(μ/2) of a Gaussian, (1 + δ(0))/2 of any other accountant; and in words."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exact discrete Gaussian noise: its law, every decision against one made in exact arithmetic, its hard cases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import mpmath

@@ -1,7 +1,5 @@
 """DP-SGD of a user's k records: against numbers of the specification, and losses convolved by an FFT of this file."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Sums of clipped integers against whole-number arithmetic in Python, and what leaves with noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

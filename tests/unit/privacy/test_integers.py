@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -89,7 +87,6 @@ def test_a_run_that_broke_off_is_amplified_no_more() -> None:
     """When it broke off may hang on what its batches held; the setting may name an outsider all the same."""
     planned = setting(**POISSON, adversary="external")
     broken = planned.as_made(Spent(releases=30, counted=9), done=False)
-    assert broken is not None
     assert table(broken)["external"].epsilon == broken.clients_epsilon()
     assert table(planned)["external"].epsilon < planned.clients_epsilon(), "control"
 

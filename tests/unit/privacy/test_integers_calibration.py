@@ -1,7 +1,5 @@
 """ε, z and updates of integer releases against mpmath, against a PLD of this file's own, and against recounts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

@@ -4,8 +4,6 @@ R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99
 Each test carries a control that must exceed the claim.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99
 advance. Each test carries controls with less noise that must fail.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

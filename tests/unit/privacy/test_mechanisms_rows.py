@@ -1,7 +1,5 @@
 """Noise on rows: the clip bounds one record's row, the noise has the law it says, the receipt says so."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ε of rows that are noised once against mpmath, what is claimed of it, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mpmath

@@ -1,7 +1,5 @@
 """What a proof supposes of a run beside its noise: where it fails, no row holds, and the note says what fails."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 
@@ -51,7 +49,6 @@ def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(scenar
     )
     assert "ONE update" in verdict(unplanned).text
     made = unplanned.as_made(Spent(releases=6, counted=4, largest_batch=64, rows=384, uploads=6), done=True)
-    assert made is not None
     assert any(c.holds for c in made.claims()), "what was counted is no plan"
 
 

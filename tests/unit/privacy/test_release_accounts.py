@@ -1,7 +1,5 @@
 """What the account of every kind of release promises: one table of kinds, the same tests for each."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle
@@ -146,7 +144,6 @@ def test_the_table_of_a_finished_run_states_what_its_account_charged(kind: str) 
     account = plan.account()
     loss = charge(account, events(plan, 12))
     made = plan.as_made(account.spent(), done=True)
-    assert made is not None
     relation = "add_remove" if plan.units[1] == "users" else "replace"
     stated = {c.adversary: c.epsilon for c in made.claims() if c.relation == relation}
     for adversary in (who for name, who in STATED if name == kind):

@@ -1,7 +1,5 @@
 """Noise on integers: its law against χ² and KS, its hard cases against mpmath's inverse, its sums exact."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import mpmath

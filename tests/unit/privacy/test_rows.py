@@ -1,7 +1,5 @@
 """Accounting of noised rows against closed forms, and what is claimed against whom."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """ε of one user against each adversary: the specification's numbers, closed forms, calibration, the running account."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

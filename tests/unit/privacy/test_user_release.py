@@ -1,7 +1,5 @@
 """Integers of users' vectors: their norm, that they know nothing of one another; the silos' noise shares."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A user in or out: what an attacker tells from noised sums stays under the stated ε, and with less noise does not."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

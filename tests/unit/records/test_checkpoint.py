@@ -1,7 +1,5 @@
 """A checkpoint's file: at each moment there is a whole one, whatever ends its writing and however often."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +68,6 @@ def standing(path: Path) -> int:
     """The round of the last checkpoint, which is whole."""
     assert path.is_file(), "what another name alone has is not the last one"
     found = read_checkpoint(path)
-    assert found is not None
     assert found.place == path
     round = found.checkpoint.round
     assert found.checkpoint.state == {"held": [round] * (50 - round)}
@@ -151,7 +148,6 @@ def test_the_last_one_alone_is_not_replaced_by_the_one_before_where_it_is_missin
     with pytest.raises(DataError, match=r"is missing, and checkpoint\.before\.state, which knows of less"):
         read_checkpoint(path, only_last=True)
     found = read_checkpoint(path)
-    assert found is not None
     assert found.checkpoint.round == 1
 
 
@@ -164,7 +160,6 @@ def test_where_the_last_one_is_missing_the_one_before_stays_until_there_is_anoth
         path.unlink()
         assert ended_at(path, 3, 2, error)
         found = read_checkpoint(path)
-        assert found is not None
         assert found.checkpoint.round == 1
 
 
@@ -183,7 +178,6 @@ def test_who_continues_from_the_one_before_makes_it_the_last(tmp_path: Path) -> 
         assert (run / CHECKPOINT).is_file()
         assert not before(run / CHECKPOINT).is_file()
         found = opened.checkpoint(only_last=True)
-        assert found is not None
         assert found.round == 1
 
 

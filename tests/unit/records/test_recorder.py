@@ -1,7 +1,5 @@
 """Packed rows against rows kept as Python values, one dictionary each."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

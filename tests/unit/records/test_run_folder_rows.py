@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -206,7 +204,6 @@ def test_going_back_drops_what_came_after_the_checkpoint_however_it_was_given(
     check(folder, 0, 1, 2, 3, 4)
     assert recorded(folder.path) == [0, 1, 2, 3, 4]
     found = folder.checkpoint()
-    assert found is not None
     assert found.round == 2
     folder.__exit__()
 
@@ -239,7 +236,6 @@ def test_the_checkpoint_before_the_last_keeps_its_rows_also_where_a_run_went_bac
     (folder.path / "checkpoint.state").write_bytes(b"damaged")
     with reopened(folder.path) as opened:
         found = opened.checkpoint()
-        assert found is not None
         assert found.round == 1
         check(opened, 0)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -17,8 +15,6 @@ def test_panels_are_the_values_of_epsilon_none_first_then_decreasing() -> None:
     found = lines(*field().tables[:2])
     assert plots.spent(found) == [None, 10.0, 1.0]
     picture = plots.accuracy_over_updates(found)
-    assert picture is not None
-    assert picture.figure is not None
     shown = picture.figure.axes
     assert [ax.get_title("left") for ax in shown] == [
         "no noise", "calibrated to ε = 10", "calibrated to ε = 1",
@@ -34,8 +30,6 @@ def test_panels_are_the_values_of_epsilon_none_first_then_decreasing() -> None:
 
 def test_curves_are_medians_in_bands_and_a_failed_run_is_crossed_out() -> None:
     picture = plots.accuracy_over_updates(lines(*field().tables[:2]))
-    assert picture is not None
-    assert picture.figure is not None
     first, second, _ = picture.figure.axes
     assert first.get_lines()[0].get_ydata() == pytest.approx([0.1, 0.275, 0.45, 0.625, 0.8])
     band = first.collections[0].get_paths()[0].vertices
@@ -50,10 +44,6 @@ def test_curves_are_medians_in_bands_and_a_failed_run_is_crossed_out() -> None:
 def test_bytes_are_logarithmic_where_they_span_much() -> None:
     spans = plots.accuracy_over_bytes(lines(*field().tables[:2]))
     close = plots.accuracy_over_bytes(lines(*Made().run("a", None, 0, 0.9).run("b", None, 0, 0.8).tables[:2]))
-    assert spans is not None
-    assert close is not None
-    assert spans.figure is not None
-    assert close.figure is not None
     assert {ax.get_xscale() for ax in spans.figure.axes} == {"log"}
     assert {ax.get_xscale() for ax in close.figure.axes} == {"linear"}
     assert plots.DISCLAIMER not in close.caption  # there is no ε in it
@@ -66,14 +56,11 @@ def test_what_has_nothing_to_draw_is_none_and_a_still_line_is_named() -> None:
     assert plots.accuracy_over_seconds(found) is None
     assert plots.accuracy_over_epsilon(found) is None
     both = plots.accuracy_over_seconds(lines(*made.run("moves", None, 0, 0.5).tables[:2]))
-    assert both is not None
     assert "Left out: still" in both.caption
 
 
 def test_final_accuracies_over_epsilon_with_controls_as_levels() -> None:
     picture = plots.accuracy_over_epsilon(lines(*field().tables[:2]))
-    assert picture is not None
-    assert picture.figure is not None
     (ax,) = picture.figure.axes
     assert [t.get_text() for t in ax.get_xticklabels()] == ["none", "10", "1"]
     heights = {round(float(y), 6) for line in ax.get_lines() for y in np.atleast_1d(line.get_ydata())}
@@ -86,8 +73,6 @@ def test_final_accuracies_over_epsilon_with_controls_as_levels() -> None:
 def test_bars_to_a_target_are_medians_and_name_what_was_not_reached() -> None:
     runs, curves, _ = field().tables
     picture = plots.seconds_to_target(view(runs, curves, [0.8, 0.99]))
-    assert picture is not None
-    assert picture.figure is not None
     (ax,) = picture.figure.axes
     assert [bar.get_width() for bar in ax.patches] == [40.0, 120.0]
     words = [t.get_text() for t in ax.texts]
@@ -123,8 +108,6 @@ def test_runs_without_accuracies_are_drawn_by_what_they_are_judged_by() -> None:
     runs = runs.append_column("rmse", pa.array([0.4, 0.9, 1.4, math.nan]))
     found = lines(runs, curves.append_column("rmse", rmse))
     picture = plots.accuracy_over_updates(found)
-    assert picture is not None
-    assert picture.figure is not None
     assert picture.caption.startswith("Test rmse against")
     first, second = picture.figure.axes
     assert first.get_ylabel() == "test rmse"
@@ -132,8 +115,6 @@ def test_runs_without_accuracies_are_drawn_by_what_they_are_judged_by() -> None:
     # without the failed run
     assert second.get_lines()[0].get_ydata() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4])
     final = plots.accuracy_over_epsilon(found)
-    assert final is not None
     assert final.caption.startswith("Final test rmse: median")
     by_loss = plots.accuracy_over_bytes(lines(*made.tables[:2]))
-    assert by_loss is not None
     assert by_loss.caption.startswith("Test loss against")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +64,6 @@ def test_the_axis_of_epsilon_says_whose_it_is_and_is_left_out_where_nothing_is_s
 def test_a_heat_map_has_the_mean_age_of_each_clients_embeddings(tmp_path: Path) -> None:
     run = view(tmp_path, "a", rounds=240)
     found = page_data.heat(run, "Staleness")
-    assert found is not None
     rows = [r for r in run.rows["staleness"].to_pylist() if r["client"] == 2 and r["round"] in (31, 32)]
     mean = sum(r["age_sum"] for r in rows) / sum(r["rows"] - r["missing"] for r in rows)
     assert (found["spans"], len(found["lanes"])) == (120, 4)
@@ -79,7 +76,6 @@ def test_a_timeline_has_every_round_trip_or_says_how_many_a_bar_joins(
     run = view(tmp_path, "a", rounds=300)
     service = run.rows["service"].to_pylist()
     whole = page_data.timeline(run, "Round trips", 1)
-    assert whole is not None
     assert sorted(whole["woke"]) == pytest.approx(sorted(r["woke"] for r in service), rel=1e-6)
     spans = [
         sum(parts) for parts in zip(*(whole[n] for n in ("work", "upload", "serve", "reply")), strict=True)
@@ -88,7 +84,6 @@ def test_a_timeline_has_every_round_trip_or_says_how_many_a_bar_joins(
     assert sum(spans) == pytest.approx(sum(lasted), rel=1e-5)
     monkeypatch.setattr(page_data, "_TRIPS", 80)
     joined = page_data.timeline(run, "Round trips", 1)
-    assert joined is not None
     assert len(joined["woke"]) <= 84
     assert sum(joined["count"]) == 300
     assert "how many" in joined["caption"]

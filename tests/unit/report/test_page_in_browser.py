@@ -1,7 +1,5 @@
 """Pages as a person sees them: headless Chromium at two widths, light and dark, with mouse and keyboard."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

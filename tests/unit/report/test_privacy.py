@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -57,7 +55,6 @@ def test_what_rows_share_stands_once_above_and_every_note_once_below() -> None:
 
 def test_rows_say_relation_standing_and_sensitivity() -> None:
     found = privacy_table(CLAIMS)
-    assert found is not None
     heads = [head.partition("\n")[0] for head in found.grid.heads]
     cells = [dict(zip(heads, row, strict=True)) for row in found.grid.rows]
     assert [c["standing"] for c in cells] == ["claimed", "proved", "proved", "proved", "nothing proved"]
@@ -69,14 +66,12 @@ def test_rows_say_relation_standing_and_sensitivity() -> None:
 @pytest.mark.parametrize(("epsilon", "cell"), [(9.9, "9.9"), (10.0, "10"), (157480.3, "> 10")])
 def test_a_proved_epsilon_above_ten_is_cut_and_its_note_has_it(epsilon: float, cell: str) -> None:
     found = privacy_table([PROVED | {"epsilon": epsilon}])
-    assert found is not None
     (row,) = found.rows
     assert row.epsilon == cell
     assert (row.standing == "no useful ε") is (cell == "> 10")
     notes = [note for note in found.notes if "Proved (client, replace): ε = 157,480, which" in note]
     assert len(notes) == (cell == "> 10")
     short = privacy_table([PROVED | {"epsilon": epsilon}], explained=False)
-    assert short is not None
     assert (short.rows[0].epsilon, short.notes) == (cell, ())
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys
@@ -165,7 +163,6 @@ def test_a_proved_epsilon_is_drawn_while_it_is_useful(private: RunView) -> None:
     solid, dashed = figure(picture).axes[0].get_lines()
     assert list(solid.get_ydata()) == [10.0 * (1 + 5e-7)]
     assert list(dashed.get_ydata()) == [20.0, 30.0], "what a paper claims is called not proved already"
-    assert picture is not None
     assert f"{run_plots.CLIENT}: ε is above 10, no useful ε, at 1 of 2 rounds" in picture.caption
     assert "no useful ε" not in legend_text(figure(picture))
 
@@ -179,11 +176,9 @@ def test_epsilon_is_linear_when_it_spans_little(private: RunView) -> None:
 def test_what_cannot_be_drawn_is_named(private: RunView, exposed: RunView) -> None:
     picture = run_plots.epsilon_over_updates([private, exposed])
     assert len(figure(picture).axes[0].get_lines()) == 2
-    assert picture is not None
     assert f"plain, {run_plots.CLIENT}: ε is infinite at 120 of 120 rounds" in picture.caption
     assert f"plain, {run_plots.PAPER}: no ε is stated at 120 of 120 rounds" in picture.caption
     alone = run_plots.epsilon_over_updates([exposed])
-    assert alone is not None
     assert alone.figure is None
 
 
@@ -191,13 +186,11 @@ def test_a_partly_infinite_curve_is_drawn_where_it_is_finite(private: RunView) -
     picture = run_plots.epsilon_over_updates([releases(private, [0.5, 0.6], [2.0, math.inf])])
     solid = figure(picture).axes[0].get_lines()[0]
     assert list(solid.get_ydata()) == [2.0]
-    assert picture is not None
     assert "ε is infinite at 1 of 2 rounds" in picture.caption
 
 
 def test_epsilon_without_terms_is_not_drawn(private: RunView) -> None:
     picture = run_plots.epsilon_over_updates([with_claims(private, [])])
-    assert picture is not None
     assert picture.figure is None
     assert picture.caption.count("does not state its terms") == 2
 
@@ -264,10 +257,8 @@ def test_round_trips_of_no_length_are_strokes(private: RunView) -> None:
     ax = figure(picture).axes[0]
     strokes = [path.vertices[0, 0] for path in ax.collections[2].get_paths()]
     assert strokes == list(first.woke[first.woke < ax.get_xlim()[1]])
-    assert picture is not None
     assert "too short for a bar" in picture.caption
     plain = client_plots.timeline([private])
-    assert plain is not None
     assert "too short" not in plain.caption
 
 
@@ -275,9 +266,7 @@ def test_many_clients_are_cut_and_said_so(tmp_path: Path) -> None:
     crowd = view(tmp_path, "crowd", clients=23, rounds=300)
     histogram, bars = client_plots.staleness_by_client([crowd]), client_plots.timeline([crowd])
     assert len(figure(histogram).axes) == 20
-    assert histogram is not None
     assert "Of 23 clients, the 20" in histogram.caption
-    assert bars is not None
     took_part = len(set(crowd.rows["service"].column("client").to_pylist()))
     assert f"The first 20 of {took_part} clients that took part" in bars.caption
     assert len(figure(bars).axes[0].get_yticks()) == 20

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +56,6 @@ def test_a_clock_that_stands_still_is_no_axis(rounds: RunView, alone: RunView) -
     assert run_plots.accuracy_over_seconds([rounds]) is None
     assert client_plots.timeline([rounds]) is None
     both = run_plots.accuracy_over_seconds([rounds, alone])
-    assert both is not None
     assert [line.get_label() for line in figure(both).axes[0].get_lines()] == ["asynchronous"]
     assert "Left out: rounds (no delay is simulated" in both.caption
 
@@ -72,7 +69,6 @@ def test_a_method_without_a_network_has_no_accuracy_over_bytes(rounds: RunView) 
     for draw in (run_plots.accuracy_over_bytes, run_plots.bytes_per_update):
         assert draw([agent]) is None
         both = draw([agent, rounds])
-        assert both is not None
         assert "Left out: agent (nothing travels)" in both.caption
 
 
@@ -126,7 +122,6 @@ def test_bytes_of_several_runs_are_side_by_side_on_one_scale(rounds: RunView, we
 
 def test_a_cost_that_never_changes_is_a_sentence(weighty: RunView, vertical: RunView) -> None:
     flat = run_plots.bytes_per_update([weighty])
-    assert flat is not None
     assert flat.figure is None
     assert flat.caption == "Every update cost 117.19 KiB up and 117.19 KiB down."
     assert (flat := run_plots.bytes_per_update([vertical])) is not None
@@ -155,7 +150,6 @@ def test_lags_are_shares_of_uploads(alone: RunView, rounds: RunView) -> None:
     np.testing.assert_allclose(heights, np.bincount(lag) / len(lag))
     np.testing.assert_allclose(edges, np.arange(len(heights) + 1) - 0.5)
     assert f"mean {lag.mean():.3g}, max {lag.max()}" in legend_text(figure(picture))
-    assert picture is not None
     assert "Left out: rounds (every upload was made at the newest model)" in picture.caption
     assert run_plots.lag_histogram([rounds]) is None
 
@@ -179,7 +173,6 @@ def test_of_many_clients_the_first_that_took_part_have_a_timeline() -> None:
     picture = client_plots.timeline([run])
     ticks = [t.get_text() for t in figure(picture).axes[0].get_yticklabels()]
     assert ticks == [f"client {m:,}" for m in took_part[:20]]
-    assert picture is not None
     assert f"The first 20 of {len(took_part)} clients that took part" in picture.caption
     assert "until the upload was served" in picture.caption
     drawn = figure(picture).axes[0].collections
@@ -190,7 +183,6 @@ def test_of_many_clients_the_first_that_took_part_have_a_timeline() -> None:
 
 def test_a_mixed_report_says_how_bars_end_in_either(alone: RunView, vertical: RunView) -> None:
     picture = client_plots.timeline([alone, vertical])
-    assert picture is not None
     assert "(horizontal runs)" in picture.caption
     assert "reply was applied" in picture.caption
     assert len(figure(picture).axes) == 2

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from raydpzv.secure.arithmetic import inverse, powmod, prime, product

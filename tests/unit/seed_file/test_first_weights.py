@@ -1,7 +1,5 @@
 """First weights are named by the shortest source that gives their bits, and no other weights pass for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lists of seeds and scalars become seed files: MeZO's, against its own update, and those of other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

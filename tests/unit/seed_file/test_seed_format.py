@@ -1,7 +1,5 @@
 """A seed file's bytes: round trips, every flipped bit, every cut, and headers that another program might write."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Models of seed files against steps by hand, and files whose models cannot be what they say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

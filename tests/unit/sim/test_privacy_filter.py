@@ -1,7 +1,5 @@
 """Accounts of records: rows that wait for a gathered release count when it comes; what is proved in midst of a run."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The account of users in a run: one charge a round whatever the silos, second sums, lost releases, the budget."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -106,10 +104,8 @@ def test_participation_is_counted_and_all_are_drawn_where_nothing_says_who() -> 
     spent = spent_by(account)
     assert spent.counted == 2
     final = setting(sampling=0.5).as_made(spent, done=True)
-    assert final is not None
     assert (final.releases, final.counted, final.exposed) == (3, 2, "")
     broken = setting(sampling=0.5).as_made(spent, done=False)
-    assert broken is not None
     assert broken.exposed
 
 
@@ -193,7 +189,6 @@ def test_a_round_that_was_lost_and_made_again_hides_nobody_by_its_coins(kind: st
         spent = spent_by(more)
         assert (spent.releases, spent.remade) == (2 + lost, remade), "a second interruption forgets none"
         final = plan.as_made(spent, done=True)
-        assert final is not None
         assert final.remade == remade
         (note,) = (c.note for c in final.table() if (c.adversary, c.relation) == ("external", "add_remove"))
         assert ("1 of the rounds were lost by a kill" in note) == lost

@@ -1,7 +1,5 @@
 """A storage's folder on this machine: created, downloaded, found again; refused where noise would be drawn twice."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import stat

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 from raydpzv.engine.split_model import Metrics

@@ -1,7 +1,5 @@
 """Several directions a bᵀ in one forward call: near the calls at moved weights, without copies of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -43,6 +41,14 @@ class Reader(nn.Module):
 def stack() -> nn.Module:
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 40), nn.ReLU(), nn.Linear(40, 5)
+    )
+
+
+def adapted(width: int) -> nn.Module:
+    """Return layers of 16,896 numbers that learn beside a frozen layer of width² weights."""
+    frozen = nn.Sequential(nn.Linear(width, width), nn.Linear(width, 64)).requires_grad_(False)
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.Linear(128, 66), nn.Linear(66, width).requires_grad_(False), frozen
     )
 
 
@@ -118,6 +124,8 @@ def test_models_that_it_does_not_help_are_left_to_others():
     assert not usable(lambda: nn.Sequential(nn.Conv2d(3, 300, 3), nn.Flatten(), nn.Linear(10800, 2)), image)
     assert not usable(Sideways, numbers(2, 64))
     assert not usable(lambda: nn.Linear(64, 10), numbers(2, 64)), "small"
+    assert not usable(lambda: adapted(900), numbers(2, 64)), "adapters"
+    assert usable(lambda: adapted(90), numbers(2, 64)), "control"
     assert not usable(stack, numbers(2, 64), "gaussian")
     assert usable(stack, numbers(2, 64))
 

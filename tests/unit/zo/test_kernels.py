@@ -1,7 +1,5 @@
 """Kernels on first use: numba only when needed, compiled once on a machine, and without a cache as well."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -187,3 +185,12 @@ def _one() -> float:
     x: Any = np.zeros(1, np.float32)
     Kernel("add_scaled")(x, np.ones(1, np.float32), np.float32(1))
     return float(x[0])
+
+
+def test_a_kernel_that_two_modules_call_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, z = np.ones(3, np.float32), np.full(3, 2, np.float32)
+    for _ in range(2):
+        out = np.zeros(3, np.float32)
+        Kernel("add_along", "raydpzv.engine.dense_kernel")(out, x, z, np.float32(0.5))
+        assert out.tolist() == [2, 2, 2]
+        monkeypatch.setattr(kernel_cache, "_loaded", lambda kernel, types: pytest.fail("loaded again"))

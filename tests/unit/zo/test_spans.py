@@ -1,7 +1,5 @@
 """Rank-one directions and groups of parameters: moments, slices, steps, and patterns that are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

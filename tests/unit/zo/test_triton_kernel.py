@@ -1,7 +1,5 @@
 """The Triton kernels without a GPU: run by Triton's interpreter, and compiled for one to look at the instructions."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Orders dealt out to hosts, and done again where one is lost. The way to the hosts is a stand-in here."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

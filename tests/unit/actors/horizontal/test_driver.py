@@ -1,7 +1,5 @@
 """Which runs wait until their checkpoint is written; how a leg begins and ends. Actors' calls are answered here."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator
@@ -91,7 +89,6 @@ def test_a_private_round_waits_until_its_checkpoint_is_written(
     found._write([(evaluations(1), Checkpoint(1, {}, None)), (evaluations(2), None)])
     assert server.asked("written") == ([[]] if waits else [])
     written = folder.checkpoint()
-    assert written is not None
     assert written.round == 1, "before the server goes on"
     monkeypatch.setattr("actors.server_actor.claim_device", lambda share: "cpu")
     assert prepared.awaits_checkpoints == waits

@@ -1,7 +1,5 @@
 """A horizontal server's leg under the wall clock: where it begins, and what its checkpoints say."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path
@@ -83,14 +81,12 @@ def test_a_second_segment_begins_after_the_ledgers_last_update(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)
-    assert server.checkpoint is not None
     was: Any = server.checkpoint.state["run"]
     updates, round = server.ledger.version, server.checkpoint.round
     leg = server.actor.segment_start()
     assert (leg.number, leg.time, leg.evaluated) == (2, was["time"], round)
     assert server.actor.status().updates == updates >= round
     spent = server.actor.spent()
-    assert spent is not None
     assert spent.releases == updates + 3, "what is on record, and for each silo one that was under way"
     server.actor.open_wall(was["origin"] + 7.0)
     ((rows, _),) = server.actor.drain()

@@ -1,7 +1,5 @@
 """Where clients on actors start under the wall clock: with their segment, or in the place of a lost actor."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any
@@ -104,7 +102,6 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
     server = VerticalServerActor(experiment, 0.0)
     plan = experiment.plan()
-    assert plan is not None
     server.keep(None, plan.header(), None)
     server.begin(None, keeps=False)
     client = client_actor.ClientActor(experiment.clients, 0.0)
@@ -116,7 +113,6 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     assert server.facts()["ledger"]["updates"] == 0
     assert server.status().uploads == 0
     spent = server.spent()
-    assert spent is not None
     assert spent.releases == 0
     ((rows, _),) = server.drain()
     assert not any(table.num_rows for table in rows.values())

@@ -1,7 +1,5 @@
 """How a leg of a vertical run under the wall clock begins and ends. Actors' calls are answered here."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time

@@ -1,7 +1,5 @@
 """A vertical server's leg under the wall clock: where it begins, what its clients get, what its checkpoints hold."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +64,6 @@ def test_a_second_segment_begins_where_the_checkpoint_is(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)
-    assert server.checkpoint is not None
     was: Any = server.checkpoint.state["run"]
     leg = server.actor.segment_start()
     assert (leg.number, leg.time, leg.evaluated) == (2, was["time"], server.checkpoint.round)
@@ -98,7 +95,6 @@ def test_its_checkpoints_hold_what_was_served_in_all_segments_and_every_clients_
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(killed, monkeypatch)
-    assert server.checkpoint is not None
     was: Any = server.checkpoint.state
     server.actor.open_wall(time.time())  # noqa: TID251
     (kept,) = server.kept(due=True)

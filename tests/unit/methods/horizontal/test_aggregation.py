@@ -1,7 +1,5 @@
 """Sums that reach the server masked, or by weights nobody learns, move the model as sums in the open do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -2,8 +2,6 @@
 
 # K local steps, P perturbations, d parameters
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 # M clients, m of them in a cohort, K local steps, P perturbations
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Silos that stay away from rounds: who is drawn, and what that does to sums, noise, keys and the account."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -132,7 +130,6 @@ def account(running: Running) -> tuple[int, int | None]:
         if upload.releases:
             found.charge(upload.client, upload.ids, len(upload.releases), upload.attempt)
     spent = found.spent()
-    assert spent is not None
     return spent.releases, spent.fewest
 
 

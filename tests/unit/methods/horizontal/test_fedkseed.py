@@ -2,8 +2,6 @@
 
 # n seeds in the pool, K local steps, P perturbations, d = 650 parameters
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +100,6 @@ def test_a_rebuild_from_ledger_and_snapshots_has_the_same_bits(tmp_path: Path, s
     assert np.array_equal(kept.run(out=tmp_path / "kept").models[MODEL], last)
     with Ledger.open(tmp_path / "kept" / "ledger") as ledger:
         found = ledger.load_snapshot(MODEL, 20)
-    assert found is not None
     assert (found[0], found[1]["state"].shape) == (14, (1 + -(-seeds // 650), 650))
     for folder in ("plain", "kept"):
         assert np.array_equal(rebuild(tmp_path / folder).models[MODEL], last)

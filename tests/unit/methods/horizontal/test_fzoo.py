@@ -2,8 +2,6 @@
 
 # K local steps, P perturbations, d parameters
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -2,8 +2,6 @@
 
 # K local steps, P perturbations, n pairs
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Methods that send sums over users: rounds written out in numpy, sensitivity, and bits that no other user moves."""
 
-from __future__ import annotations
-
 import dataclasses
 import tracemalloc
 from typing import Any

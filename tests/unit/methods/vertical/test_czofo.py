@@ -1,7 +1,5 @@
 """VFL-CZOFO's estimates against derivatives and closed forms, whole updates against numpy, with controls."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ If everything that persists at the server is a function of the releases, every q
 is the same before its noise, bit for bit. This is the one test that sees hidden state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DPZV's rounds against a slow re-derivation in float64 from the paper's equations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -4,8 +4,6 @@ If nothing but releases and a record's own features reach what persists, every s
 same before its noise, bit for bit. Controls leave one premise of the proof out, each of which must show.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 # D rows, N held-out rows, E embedding width
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Callable

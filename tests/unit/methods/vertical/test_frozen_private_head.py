@@ -1,7 +1,5 @@
 """Frozen clients with a head by DP-SGD: the released sum against autograd, and what reaches it of other records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The two controls: synchronous split SGD, and random bottom models that are never trained."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

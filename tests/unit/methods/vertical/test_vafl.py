@@ -1,7 +1,5 @@
 """VAFL's updates against autograd on the composed model, its protocols, its bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -2,8 +2,6 @@
 
 # F features, K gradients, N held-out rows
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

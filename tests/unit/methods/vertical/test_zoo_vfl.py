@@ -1,7 +1,5 @@
 """ZOO-VFL's estimate against derivatives, with controls; its bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
