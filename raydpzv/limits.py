@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from raydpzv.errors import InputError
 
@@ -17,6 +18,8 @@ _ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thr
 _LEAST_ROOM = 5 * 2**28
 """Bytes of addresses below which the libraries of a run abort without a word; it maps more than it uses."""
 
+_ONE_FREE: ContextVar[bool] = ContextVar("one_thread_free", default=False)
+
 
 def cores() -> int:
     """Return how many cores this process may use."""
@@ -25,22 +28,20 @@ def cores() -> int:
 
 def free_threads() -> int:
     """Return how many threads may work side by side: one a core, at most OMP_NUM_THREADS, which Ray sets in workers."""
+    if _ONE_FREE.get():
+        return 1
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores(), max(1, int(asked))) if asked.isdecimal() else cores()
 
 
 @contextmanager
 def one_thread_free() -> Iterator[None]:
-    """Let runs of the block do all work in the thread that asks for it, in its order."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
+    """Let runs that start in the block do all work in the thread that asks for it, in its order."""
+    token = _ONE_FREE.set(True)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
+        _ONE_FREE.reset(token)
 
 
 def require_room() -> None:

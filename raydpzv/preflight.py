@@ -18,6 +18,7 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import run_local
 from raydpzv.foreign import by_value, packed
+from raydpzv.limits import one_thread_free
 from raydpzv.sim.interfaces import Status
 
 if TYPE_CHECKING:  # loads torch
@@ -153,7 +154,8 @@ def _measured(prepared: Prepared) -> Cost:
         if len(ends) > _LEAST and ends[-1] - ends[1] > _SECONDS:
             stop.set()
 
-    summary = run_local(prepared, RunOptions(progress=note, stop=stop, until=_MOST)).summary
+    with one_thread_free():  # threads would be at work on many updates when the first ones end
+        summary = run_local(prepared, RunOptions(progress=note, stop=stop, until=_MOST)).summary
     made, timed = max(1, summary["updates"]), ends[1:] if len(ends) > 2 else ends
     seconds = (timed[-1] - timed[0]) / max(1, len(timed) - 1)
     return Cost(summary["bytes_up"] / made, summary["bytes_down"] / made, seconds)

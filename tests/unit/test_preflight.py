@@ -1,5 +1,6 @@
 import json
 import os
+import threading
 import time
 
 import numpy as np
@@ -11,7 +12,9 @@ from typer.testing import CliRunner
 import raydpzv
 from raydpzv.errors import InputError
 from raydpzv.experiment.runner import run_local
+from raydpzv.limits import free_threads
 from raydpzv.preflight import check, first_weights
+from raydpzv.sim.executor import LocalExecutor
 from scenarios.cli import app
 
 X = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
@@ -59,6 +62,22 @@ def test_seconds_of_an_update_leave_out_the_start(one_process, monkeypatch):
 
     monkeypatch.setattr("raydpzv.preflight.run_local", slow_start)
     assert check(scenario("logistic")).cost.seconds < 100
+
+
+def test_seconds_of_an_update_are_those_of_all_works_in_their_order(one_process, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("raydpzv.limits.cores", lambda: 2)
+    monkeypatch.setattr("raydpzv.sim.executor._WORTH_A_THREAD", 0.0)
+    workers, do = set(), LocalExecutor._process
+
+    def process(self, order, before=None):
+        workers.add(threading.get_ident())
+        return do(self, order, before)
+
+    monkeypatch.setattr(LocalExecutor, "_process", process)
+    check(raydpzv.load("digits_dpzv", ["privacy.mode=none"]))
+    assert workers == {threading.get_ident()}
+    assert free_threads() == 2
 
 
 @pytest.mark.usefixtures("one_process")
