@@ -6,20 +6,11 @@ from typing import Any
 from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer
 from raydpzv.methods.vertical.row_release import RowPrivacy
 from raydpzv.methods.vertical.vafl import FirstOrder, StepSizes, Synchrony, VaflClient, VaflServer
-from tests.helpers.vertical_parties import (
-    CLIENTS,
-    KEY,
-    SIZES,
-    Data,
-    batches,
-    make_bottom,
-    make_head,
-    make_top,
-)
+from tests.helpers import vertical_parties as toy
 
 
 def vafl_clients(
-    data: Data,
+    data: toy.Data,
     settings: FirstOrder,
     privacy: RowPrivacy | None = None,
     *,
@@ -31,17 +22,17 @@ def vafl_clients(
     return [
         role(
             m,
-            make_bottom(data, m, descent=settings, clip=privacy.clip if privacy else None),
-            batches("server" if shared else m, how),
+            toy.make_bottom(data, m, descent=settings, clip=privacy.clip if privacy else None),
+            toy.batches("server" if shared else m, how),
             privacy,
             StepSizes(decay=lr_decay),
         )
-        for m in range(CLIENTS)
+        for m in range(toy.CLIENTS)
     ]
 
 
 def vafl_server(
-    data: Data,
+    data: toy.Data,
     synchrony: Synchrony | None = None,
     privacy: RowPrivacy | None = None,
     *,
@@ -49,12 +40,12 @@ def vafl_server(
     fixed_batches: bool = True,
     **options: Any,
 ) -> VaflServer:
-    top = make_top(data, make_head("sgd", lr=0.2, momentum=0.9))
+    top = toy.make_top(data, toy.make_head("sgd", lr=0.2, momentum=0.9))
     return role(
-        top, replace(SIZES, fixed_batches=fixed_batches), synchrony or Synchrony(), privacy, **options
+        top, replace(toy.SIZES, fixed_batches=fixed_batches), synchrony or Synchrony(), privacy, **options
     )
 
 
-def czofo_server(data: Data, **settings: Any) -> CzofoServer:
+def czofo_server(data: toy.Data, **settings: Any) -> CzofoServer:
     config = CzofoConfig(**settings)
-    return CzofoServer(make_top(data, make_head("sgd", lr=0.2)), SIZES, config, KEY)
+    return CzofoServer(toy.make_top(data, toy.make_head("sgd", lr=0.2)), toy.SIZES, config, toy.KEY)

@@ -7,16 +7,7 @@ import torch
 from torch.nn import functional
 
 from raydpzv.engine.split_model import FirstOrder
-from tests.helpers.vertical_parties import (
-    CLIENTS,
-    Data,
-    bottom,
-    bottom_model,
-    flat_of,
-    in_double,
-    make_head,
-    top,
-)
+from tests.helpers import vertical_parties as toy
 
 HEAD = FirstOrder(0.2, 0.9)
 
@@ -24,10 +15,10 @@ HEAD = FirstOrder(0.2, 0.9)
 class Central:
     """Bottoms that learn by `client`, a head that learns by `head`."""
 
-    def __init__(self, data: Data, client: FirstOrder, head: FirstOrder = HEAD) -> None:
+    def __init__(self, data: toy.Data, client: FirstOrder, head: FirstOrder = HEAD) -> None:
         self.data = data
-        self.bottoms = [in_double(bottom, bottom_model(m).flat) for m in range(CLIENTS)]
-        self.head = in_double(top, make_head("sgd").model.flat)
+        self.bottoms = [toy.in_double(toy.bottom, toy.bottom_model(m).flat) for m in range(toy.CLIENTS)]
+        self.head = toy.in_double(toy.top, toy.make_head("sgd").model.flat)
         self.of_head = torch.optim.SGD(self.head.parameters(), head.lr, head.momentum)
         # torch's weight decay adds l2 w to the gradient: the regulariser l2 |w|² / 2
         self.of_bottoms = [
@@ -51,6 +42,6 @@ class Central:
 
     def compare(self, clients: list, server) -> None:
         for client, reference in zip(clients, self.bottoms, strict=True):
-            assert np.abs(client.parameters() - flat_of(reference)).max() < 3e-5
-            assert np.abs(client.parameters() - bottom_model(client.client).flat.numpy()).max() > 1e-2
-        assert np.abs(server.parameters() - flat_of(self.head)).max() < 3e-5
+            assert np.abs(client.parameters() - toy.flat_of(reference)).max() < 3e-5
+            assert np.abs(client.parameters() - toy.bottom_model(client.client).flat.numpy()).max() > 1e-2
+        assert np.abs(server.parameters() - toy.flat_of(self.head)).max() < 3e-5

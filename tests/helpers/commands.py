@@ -10,6 +10,11 @@ def call(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+def changed(*settings):
+    """Return the words that change these settings of a scenario."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
 def complaint(result):
     """Return the one line that input gets that is refused."""
     assert result.exit_code == 2, result.output

@@ -20,11 +20,8 @@ from raydpzv.sim import clock
 SETTINGS = ("privacy.noise=seeded", "budget.updates=20", "evaluate.every=20")
 PLACED = (
     *("resources.client_actors=1", "resources.client_cpus=1", "resources.server_cpus=1"),
-    *(
-        "resources.placement_timeout=150",
-        'resources.labels.clients={zone = "b"}',
-        "resources.placement=strict_spread",
-    ),
+    *("resources.placement=strict_spread", "resources.placement_timeout=150"),
+    'resources.labels.clients={zone = "b"}',
 )
 
 AHEAD = 0.5

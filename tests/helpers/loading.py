@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raydpzv.data.sources import Request, load
-from raydpzv.data.table import Split
+from raydpzv.data.table import Split, Table
 from raydpzv.keys import Key
 from raydpzv.settings.sections_data import DataSection
 
@@ -23,6 +24,12 @@ def request(name: str, folder: Path | None = None, **given) -> Request:
 
 def get(name: str, folder: Path | None = None, **given) -> Split:
     return load(request(name, folder, **given))
+
+
+def flat(rows: int = 60, columns: int = 4, classes: int = 3) -> Table:
+    """Return rows whose columns differ in size by factors of ten."""
+    x = (Key(7) / "flat" / rows).generator().normal(5, 3, (rows, columns)) * 10.0 ** -np.arange(columns)
+    return Table("here", x, np.arange(rows) % classes, classes)
 
 
 def refusal(kind: type[Exception], *words: str):

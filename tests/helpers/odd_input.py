@@ -21,21 +21,15 @@ OWN_DATA = (
 """Scenarios whose data comes with the program and is small."""
 
 VALUES = (
-    *(
-        *("", "nan", "inf", "-inf", "-1", "0", "1", "3", "1e308", "1e-308", "-0.0", "1e12", "1e-9"),
-        *("0.5", "true"),
-    ),
+    *("", "nan", "inf", "-inf", "-1", "0", "1", "3", "1e308", "1e-308", "-0.0", "1e12", "1e-9"),
+    *("0.5", "true"),
     *(str(10**6), str(10**9), str(10**15), str(2**63), str(2**64), "9" * 5000, "0x" + "f" * 5000, "1" * 400),
     *("[]", "{}", "[[]]", "[1, 2]", "[-1, 0.5]", '["a"]', "[" * 400 + "]" * 400, "{a={b={c=1}}}", "[nan]"),
     *("1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "9999-99-99", "'''x", '"', '""', '"auto"', '"none"'),
-    *(
-        *('"[/x]"', '"[bold]"', '":boom:"', r'"\u0000"', r'"\u001b[2J"', '"' + "x" * 9000 + '"'),
-        *('"/dev/zero"', '"/"'),
-    ),
-    *(
-        *('"é"', '"dpzv"', '"paper"', '"wall"', '"trace"', '"csv"', '"mnist"', '"poisson"', '"cnn"'),
-        '"resnet18"',
-    ),
+    *('"[/x]"', '"[bold]"', '":boom:"', r'"\u0000"', r'"\u001b[2J"', '"' + "x" * 9000 + '"'),
+    *('"/dev/zero"', '"/"'),
+    *('"é"', '"dpzv"', '"paper"', '"wall"', '"trace"', '"csv"', '"mnist"', '"poisson"', '"cnn"'),
+    '"resnet18"',
 )
 JSON_VALUES = (
     None,
@@ -145,23 +139,9 @@ def other_bytes(draw: random.Random, content: bytes) -> bytes:
 
 def settings() -> list[str]:
     """Every dotted key that a scenario which comes with the program sets, and some that none sets."""
-    found = {
-        "data.rows",
-        "data.columns",
-        "data.classes",
-        "data.folder",
-        "data.file",
-        "resources.timeout",
-        "budget.bytes",
-    }
-    found |= {
-        "budget.epsilon",
-        "budget.seconds",
-        "arrivals.file",
-        "arrivals.kind",
-        "clock.compute",
-        "method.batches",
-    }
+    found = {f"data.{name}" for name in ("rows", "columns", "classes", "folder", "file")}
+    found |= {f"budget.{name}" for name in ("bytes", "epsilon", "seconds")}
+    found |= {"arrivals.file", "arrivals.kind", "clock.compute", "method.batches", "resources.timeout"}
     for path in catalog.FOLDER.glob("*.toml"):
         table = ""
         for line in path.read_text().splitlines():
@@ -206,11 +186,8 @@ NUMBERS = (
     *("0x10", "1_0", ""),
 )
 GIVEN = (
-    *(
-        *("1,2,3", "1,,2", ",", "none", "none,1", "0.9", "1.5", "-1,1", "inf", "vafl", "vafl,frozen"),
-        "dpzv,dpzv",
-    ),
-    *("local", "auto", "9999999999999999", "0,0", "1e-300", "1e300"),
+    *("1,2,3", "1,,2", ",", "none", "none,1", "0.9", "1.5", "-1,1", "inf", "vafl", "vafl,frozen"),
+    *("dpzv,dpzv", "local", "auto", "9999999999999999", "0,0", "1e-300", "1e300"),
 )
 
 

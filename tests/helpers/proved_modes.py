@@ -12,13 +12,8 @@ SOUND = (
 LINEAR = ("model.head=linear", "method.server_lr=0.5")
 BASELINE = (
     *("privacy={mode='paper', sigma=0.3, delta=1e-3, clip=0.5}", "split.clients=2", "method.batch=8"),
-    *(
-        "budget.updates=20",
-        "evaluate.every=20",
-        "model.bottom=linear",
-        "model.initial=random",
-        "resources.client_actors=0",
-    ),
+    *("budget.updates=20", "evaluate.every=20", "resources.client_actors=0"),
+    *("model.bottom=linear", "model.initial=random"),
 )
 MODES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "dpzv": {

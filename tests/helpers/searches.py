@@ -8,6 +8,7 @@ import pytest
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_folder import decisions
 from tests.helpers.commands import call as raydpzv
+from tests.helpers.commands import changed
 from tests.helpers.programs import Kill, killed
 
 UPDATES = 50
@@ -23,9 +24,8 @@ def command(folder, scenario, space, changes, samples, *more):
     """Return the words of a search by the loss."""
     path = folder.with_suffix(".toml")
     path.write_text(space)
-    words = [w for change in (*SHORT, *changes) for w in ("--set", change)]
     drawn = ["--samples", samples, "--draw-seed", 1, "--metric", "loss", *more]
-    return ["search", scenario, "--space", path, *drawn, *words, "--out", folder]
+    return ["search", scenario, "--space", path, *drawn, *changed(*SHORT, *changes), "--out", folder]
 
 
 def searched(folder, scenario, space, changes, samples, *more):

@@ -47,11 +47,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     ),
     "add_back": (
         *(*MESSY, "method.perturbations=3", "method.local_steps=2"),
-        *(
-            "method.perturbations_at=[[7, 5], [15, 1]]",
-            "method.replicas=per_client",
-            "method.revert=add_back",
-        ),
+        *("method.perturbations_at=[[7, 5], [15, 1]]", "method.replicas=per_client"),
+        "method.revert=add_back",
     ),
     "schedules": (*DECOMFL, "method.lr_at=[[9, 0.01]]", "method.perturbations_at=[[7, 5], [15, 1]]"),
     "secret": (*DECOMFL, "method.private_seed_shift=true"),

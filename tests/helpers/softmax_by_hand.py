@@ -23,20 +23,9 @@ from raydpzv.zo.vectors import as_array
 from tests.helpers.seed_parties import directions
 
 SMALL = (
-    *(
-        "data.train_rows=120",
-        "data.test_rows=40",
-        "model.kind=logistic",
-        "split.clients=8",
-        "method.cohort=4",
-    ),
-    *(
-        "method.batch=8",
-        "budget.updates=20",
-        "evaluate.every=10",
-        "split.sizes=drawn",
-        "model.engine=compiled",
-    ),
+    *("data.train_rows=120", "data.test_rows=40", "model.kind=logistic", "model.engine=compiled"),
+    *("split.clients=8", "split.sizes=drawn", "method.cohort=4", "method.batch=8"),
+    *("budget.updates=20", "evaluate.every=10"),
 )
 
 

@@ -20,13 +20,8 @@ Address = tuple[int, int]
 
 SMALL = (
     *("data.source=csv", "data.target=label", "split.how=columns", f"split.clients={CLIENTS}"),
-    *(
-        "data.scale=public",
-        "data.centre=0.0",
-        "data.spread=2.0",
-        "data.split=plain",
-        "data.classes=[0, 1, 2]",
-    ),
+    *("data.scale=public", "data.centre=0.0", "data.spread=2.0"),
+    *("data.split=plain", "data.classes=[0, 1, 2]"),
     *(f"model.embedding={CLASSES}", "method.batch=8", "method.perturbations=3", "budget.updates=60"),
     *("method.lr=0.3", "privacy.epsilon=3.0", "evaluate.every=30", "model.initial=random"),
 )

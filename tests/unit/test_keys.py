@@ -16,24 +16,6 @@ from raydpzv.keys import (
 )
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (Key(0) / "ab" / "c", Key(0) / "a" / "bc"),
-        (Key(0) / 1, Key(0) / "1"),
-        (Key(0) / "a" / "", Key(0) / "a"),
-        (Key(0) / 1 / 2, Key(0) / 2 / 1),
-        (Key(0) / 12, Key(0) / 1 / 2),
-        (Key(1) / 2, Key(12)),
-        (Key(0), Key(1)),
-    ],
-)
-def test_similar_addresses_are_different(a: Key, b: Key) -> None:
-    assert a.digest() != b.digest()
-    assert a.seed64() != b.seed64()
-    assert a.generator().random() != b.generator().random()
-
-
 def test_the_same_address_always_gives_the_same_stream() -> None:
     key = Key(5) / "batches" / 3
     first = key.generator()

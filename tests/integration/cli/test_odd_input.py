@@ -90,18 +90,8 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     shutil.copytree(found["frozen"], found["killed"])
     for name in ("summary.json", "models.npz"):
         (found["killed"] / name).unlink()
-    asked = [
-        "compare",
-        "frozen",
-        "vafl",
-        "--seeds",
-        "1",
-        *TINY,
-        "--runner",
-        "local",
-        "--out",
-        str(found["comparison"]),
-    ]
+    asked = ["compare", "frozen", "vafl", "--seeds", "1", *TINY, "--runner", "local"]
+    asked += ["--out", str(found["comparison"])]
     with pytest.MonkeyPatch.context() as patch:
         without_pixels(patch)
         result = CliRunner().invoke(app, asked)

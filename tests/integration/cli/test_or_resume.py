@@ -6,12 +6,12 @@ from filelock import FileLock
 
 import scenarios
 from raydpzv.files import LOCK
-from tests.helpers.commands import call, complaint
+from tests.helpers.commands import call, changed, complaint
 from tests.helpers.dataset_files import write_mnist
 from tests.helpers.small_horizontal import stop_after
 
 CHANGES = ("privacy.noise=seeded", "budget.updates=60", "evaluate.every=20")
-SET = [part for change in CHANGES for part in ("--set", change)]
+SET = changed(*CHANGES)
 RUN = ("run", "digits_dpzv", *SET)
 
 

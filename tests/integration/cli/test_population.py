@@ -21,6 +21,7 @@ from raydpzv.records.write_ahead_log import TAIL
 from raydpzv.search import population
 from raydpzv.search.population import take_turn, to_go, turns
 from raydpzv.search.search_plan import read_search
+from tests.helpers.commands import changed
 from tests.helpers.searches import ALONE, FREE, NOISED, SHORT, UPDATES, killed_at, ran, raydpzv
 
 INTERVAL = 10
@@ -33,10 +34,8 @@ POPULATION = (
 def trained(folder, scenario, space, *changes):
     path = folder.with_suffix(".toml")
     path.write_text(space)
-    words = (w for change in (*SHORT, *changes) for w in ("--set", change))
-    done = raydpzv(
-        "search", scenario, "--space", path, *POPULATION, *words, *ALONE, "--json", "--out", folder
-    )
+    words = [*POPULATION, *changed(*SHORT, *changes), *ALONE]
+    done = raydpzv("search", scenario, "--space", path, *words, "--json", "--out", folder)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -66,10 +65,10 @@ def base(place):
     folder = place / "paused"
     path = folder.with_suffix(".toml")
     path.write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
-    words = (w for change in (*SHORT, *FREE) for w in ("--set", change))
+    words = [*POPULATION, *changed(*SHORT, *FREE), *ALONE]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(population, "_decided", lambda *of: (_ for _ in ()).throw(KeyboardInterrupt))
-        raydpzv("search", "digits_dpzv", "--space", path, *POPULATION, *words, *ALONE, "--out", folder)
+        raydpzv("search", "digits_dpzv", "--space", path, *words, "--out", folder)
     assert turns(folder) == []
     assert len(list((folder / "runs").glob("*/checkpoint.state"))) == 4
     return folder
@@ -209,7 +208,7 @@ def test_after_an_exploit_trial_and_donor_draw_noise_of_their_own(noised):
 def test_killed_at_any_moment_it_continues_to_the_same_table(free, place, moment):
     _, whole = free
     folder = place / f"killed-{len(moment)}"
-    words = [*POPULATION, *(w for change in (*SHORT, *FREE) for w in ("--set", change)), *ALONE]
+    words = [*POPULATION, *changed(*SHORT, *FREE), *ALONE]
     command = ["search", "digits_dpzv", "--space", whole.with_suffix(".toml"), *words, "--out", folder]
     killed_at(command, folder, f"runs/{moment}")
     on = raydpzv("resume", folder, *ALONE)
@@ -373,11 +372,7 @@ def test_methods_of_every_kind_have_populations(place, scenario, space, changes)
     assert raydpzv("replay", path).exit_code == 0
 
 
-VECTOR_NOISE = [
-    word
-    for change in ("privacy.mode=paper", "privacy.epsilon=9", "privacy.delta=1e-5", "privacy.clip=1")
-    for word in ("--set", change)
-]
+VECTOR_NOISE = changed("privacy.mode=paper", "privacy.epsilon=9", "privacy.delta=1e-5", "privacy.clip=1")
 
 
 @pytest.mark.parametrize(
@@ -385,10 +380,7 @@ VECTOR_NOISE = [
     [
         (("digits_users",), "has none that can be changed; use asha, or one of dpzv"),
         (("digits_dpzv", "--actors"), "--actors: --scheduler pbt has each trial whole"),
-        (
-            ("vafl_digits", *VECTOR_NOISE),
-            "these runs have none, since its noise on every embedding row",
-        ),
+        (("vafl_digits", *VECTOR_NOISE), "these runs have none, since its noise on every embedding row"),
     ],
 )
 def test_what_no_population_can_be_made_of_is_refused_before_anything_is_written(place, words, said):

@@ -13,12 +13,14 @@ from actors import ray_watcher
 from raydpzv.search.search_plan import read_search
 from scenarios.search_progress import SearchProgress
 from tests.helpers.commands import call as raydpzv
+from tests.helpers.commands import changed
 from tests.helpers.programs import Forked
 from tests.helpers.searches import killed_at
 
 SPACE = 'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0, 1]\n'
 SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "privacy.noise=seeded")
-SEARCH = ["search", "digits_dpzv", "--samples", "3", *(w for change in SHORT for w in ("--set", change))]
+LOCAL = ("--runner", "local")
+SEARCH = ["search", "digits_dpzv", "--samples", "3", *changed(*SHORT)]
 
 
 def rows(folder):
@@ -35,17 +37,8 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def searched(place):
-    done = raydpzv(
-        *SEARCH,
-        "--space",
-        place / "space.toml",
-        "--runner",
-        "local",
-        "--out",
-        place / "out",
-        "--quiet",
-        "--json",
-    )
+    words = [*SEARCH, "--space", place / "space.toml", *LOCAL, "--out", place / "out"]
+    done = raydpzv(*words, "--quiet", "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout), place / "out"
 
@@ -65,13 +58,7 @@ def test_the_folder_holds_tables_a_picture_and_the_best_scenario(searched):
 def test_a_trial_is_the_run_with_its_settings_and_the_best_file_is_the_best_trial(searched, place):
     said, folder = searched
     row = said["trials"][said["best"]]
-    changes = [
-        *SHORT,
-        f"method.lr={row['method.lr']}",
-        f"method.server={row['method.server']}",
-        f"seed={row['seed']}",
-    ]
-    words = (w for change in changes for w in ("--set", change))
+    words = changed(*SHORT, *(f"{name}={row[name]}" for name in ("method.lr", "method.server", "seed")))
     for scenario, more in (("digits_dpzv", words), (folder / "best.toml", ())):
         out = place / f"alone-{len(str(scenario))}"
         alone = raydpzv("run", scenario, *more, "--out", out, "--quiet", "--json")
@@ -115,9 +102,8 @@ PRIVATE = ("budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.
 
 def test_a_search_without_a_winner_says_what_it_spent(place):
     (place / "large.toml").write_text("method.lr.grid = [1e11, 1e12]\n")
-    words = ["search", "digits_dpzv", "--space", place / "large.toml", "--runner", "local"]
-    words += [word for change in SHORT if change != "privacy.noise=seeded" for word in ("--set", change)]
-    ended = raydpzv(*words, "--out", place / "large")
+    words = ["search", "digits_dpzv", "--space", place / "large.toml", *LOCAL, "--out", place / "large"]
+    ended = raydpzv(*words, *changed(*SHORT[:3]))
     assert ended.exit_code == 1
     assert "no point of the space came to its end" in ended.stderr
     assert "1/2 trial 0 (method.lr=100000000000.0): 12 updates, diverged: " in ended.stderr
@@ -139,8 +125,7 @@ def test_a_search_without_a_winner_says_what_it_spent(place):
 
 def test_a_search_that_the_user_stopped_says_what_it_has_spent(place, monkeypatch):
     (place / "two.toml").write_text("method.lr.grid = [0.1, 0.2]\n")
-    words = ["search", "digits_private", "--space", place / "two.toml", "--runner", "local"]
-    words += [word for change in PRIVATE for word in ("--set", change)]
+    words = ["search", "digits_private", "--space", place / "two.toml", *LOCAL, *changed(*PRIVATE)]
     ended = SearchProgress.ended
 
     def stop(watch, trial, reason):
@@ -166,29 +151,8 @@ def test_a_search_that_the_user_stopped_says_what_it_has_spent(place, monkeypatc
 
 def test_trials_that_fail_are_rows_and_the_exit_status(place):
     (place / "bad.toml").write_text("method.batch.grid = [64, 150]\n")
-    ended = raydpzv(
-        *(
-            "search",
-            "digits_dpzv",
-            "--space",
-            place / "bad.toml",
-            "--runner",
-            "local",
-            "--out",
-            place / "bad",
-            "--quiet",
-        ),
-        *(
-            "--set",
-            "data.train_rows=100",
-            "--set",
-            "privacy.mode=none",
-            "--set",
-            "budget.updates=4",
-            "--set",
-            "evaluate.every=2",
-        ),
-    )
+    words = ["search", "digits_dpzv", "--space", place / "bad.toml", *LOCAL, "--out", place / "bad"]
+    ended = raydpzv(*words, *changed(*PRIVATE, "privacy.mode=none"), "--quiet")
     assert ended.exit_code == 1
     assert "1 of 2 trials failed" in ended.stderr
     assert "method.batch: wanted at most 100" in ended.stderr
@@ -197,19 +161,9 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
 
 def test_a_trial_that_misses_the_pace_of_the_wall_clock_is_warned_of(place):
     (place / "one.toml").write_text("seed.grid = [0]\n")
-    words = [
-        "search",
-        "digits_dpzv",
-        "--space",
-        place / "one.toml",
-        "--runner",
-        "local",
-        "--out",
-        place / "wall",
-    ]
-    for change in (*SHORT, "clock.kind=wall", "arrivals.rate=1e5", "budget.updates=60"):
-        words += ["--set", change]
-    ended = raydpzv(*words, "--quiet")
+    words = ["search", "digits_dpzv", "--space", place / "one.toml", *LOCAL, "--out", place / "wall"]
+    wall = changed(*SHORT, "clock.kind=wall", "arrivals.rate=1e5", "budget.updates=60")
+    ended = raydpzv(*words, *wall, "--quiet")
     assert ended.exit_code == 0, ended.output
     assert "WARNING: trial 0 missed its pace" in " ".join(ended.stdout.split())
     (row,) = pq.read_table(place / "wall" / "trials.parquet").to_pylist()
@@ -243,8 +197,7 @@ def test_a_search_that_learns_continues_where_it_was_killed(place, monkeypatch):
         "--samples",
         "5",
     ]
-    words += [word for change in SHORT for word in ("--set", change)]
-    words += ["--runner", "local", "--jobs", "2", "--out", place / "learned", "--quiet"]
+    words += [*changed(*SHORT), *LOCAL, "--jobs", "2", "--out", place / "learned", "--quiet"]
     assert raydpzv(*words).exit_code == 0
     whole, plan = rows(place / "learned"), read_search(place / "learned" / "search.toml")
     assert [trial.number for trial in plan.trials] == [0, 1, 2, 3, 4]
@@ -339,20 +292,9 @@ def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monke
 def test_less_than_one_trial_asks_for_ends_with_the_arithmetic_before_anything_is_written(place, tmp_path):
     mark = os.urandom(16).hex()
     own = {"RAY_OVERRIDE_RESOURCES": '{"CPU": 2}', ray_watcher.MARK: mark}
-    shares = ("--actors", "--set", "resources.client_cpus=1", "--set", "resources.client_actors=4")
-    process = Forked(
-        [
-            "-m",
-            "scenarios",
-            *SEARCH,
-            "--space",
-            str(place / "space.toml"),
-            *shares,
-            "--out",
-            str(tmp_path / "out"),
-        ],
-        {**os.environ, **own},
-    )
+    words = ["-m", "scenarios", *SEARCH, "--space", str(place / "space.toml"), "--out", str(tmp_path / "out")]
+    shares = changed("resources.client_cpus=1", "resources.client_actors=4")
+    process = Forked([*words, "--actors", *shares], {**os.environ, **own})
     out, err = process.communicate()
     assert (process.returncode, out) == (2, ""), err
     assert "5 actors ask 4.3999 CPU in all (server 0.3999, clients 4), the cluster has 1.9999; lower" in err
@@ -365,16 +307,8 @@ def test_less_than_one_trial_asks_for_ends_with_the_arithmetic_before_anything_i
 )
 def test_draws_that_repeat_one_another_are_said(tmp_path, space, samples, said):
     (tmp_path / "space.toml").write_text(f"seed.choice = {space}\n")
-    words = [
-        "search",
-        "digits_dpzv",
-        *(w for change in SHORT for w in ("--set", change)),
-        "--samples",
-        samples,
-    ]
-    done = raydpzv(
-        *(*words, "--space", tmp_path / "space.toml", "--runner", "local", "--out", tmp_path / "out")
-    )
+    words = ["search", "digits_dpzv", *changed(*SHORT), "--samples", samples, *LOCAL]
+    done = raydpzv(*words, "--space", tmp_path / "space.toml", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     found = [tuple(trial.settings) for trial in read_search(tmp_path / "out" / "search.toml").trials]
     text = f"{len(found)} trials, not {samples}: {samples - len(found)} of the draws came to the settings of another"

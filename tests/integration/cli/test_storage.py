@@ -15,13 +15,13 @@ from raydpzv.storage import download
 from raydpzv.storage.download import stored_kind
 from raydpzv.storage.filesystem import open_storage
 from raydpzv.storage.lease import Lease
-from tests.helpers.commands import call, complaint
+from tests.helpers.commands import call, changed, complaint
 from tests.helpers.kills import Killed
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.storages import QUICK, leave_as_killed
 
 CHANGES = ("privacy.noise=seeded", "budget.updates=60", "evaluate.every=20", "data.train_rows=200")
-SET = [part for change in CHANGES for part in ("--set", change)]
+SET = changed(*CHANGES)
 RUN = ("run", "digits_dpzv", *SET, "--quiet")
 
 

@@ -28,18 +28,8 @@ def tuned(tmp_path_factory):
     """A grid, run by the command line."""
     folder = tmp_path_factory.mktemp("tune")
     (folder / "grid.toml").write_text(GRID)
-    words = (
-        "tune",
-        folder / "grid.toml",
-        "--set",
-        "budget.updates=40",
-        "--runner",
-        "local",
-        "--out",
-        folder / "out",
-        "--to",
-        folder / "made.toml",
-    )
+    where = ("--out", folder / "out", "--to", folder / "made.toml")
+    words = ("tune", folder / "grid.toml", "--set", "budget.updates=40", "--runner", "local", *where)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         done = raydpzv("tune", "grid.toml", *words[2:], "--quiet")

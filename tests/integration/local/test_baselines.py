@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.config.toml import parse
@@ -19,7 +18,6 @@ from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 from raydpzv.sim.privacy_filter import PlanFilter
-from scenarios.cli import app
 from tests.helpers.baseline_runs import MESSY, NOISE, SEEDED, SHORT, B, E, T, run
 from tests.helpers.runs import run_prepared
 
@@ -221,6 +219,7 @@ def test_a_run_whose_noise_was_not_kept_says_so(tmp_path):
             replay(folder)
 
 
+CZOFO_ROWS = {"name": "czofo", "variant": "per_row"}
 ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
 
 
@@ -262,6 +261,21 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {"epsilon": 1.0},
             r"budget.epsilon: .*asynchronous",
         ),
+        ({"name": "dpzv"}, ROWS, {"epsilon": 1.0, "adversary": "server"}, r'adversary: "server" is trusted'),
+        (
+            {"name": "czofo", "upload_bits": 0},
+            {},
+            {},
+            "upload_bits: wanted greater than or equal to 1, got 0",
+        ),
+        (
+            {"name": "czofo", "answer_bits": 17},
+            {},
+            {},
+            "answer_bits: wanted less than or equal to 16, got 17",
+        ),
+        ({"name": "czofo", "directions": "sphere"}, {}, {}, "wanted 'uniform', 'normal' or 'coordinate'"),
+        ({**CZOFO_ROWS, "directions": "normal"}, {}, {}, 'directions: wanted "uniform" with variant'),
     ],
 )
 def test_a_contradiction_is_named_in_one_line(method, privacy, budget, said):
@@ -272,36 +286,11 @@ def test_a_contradiction_is_named_in_one_line(method, privacy, budget, said):
     assert "\n" not in str(error.value)
 
 
-def test_dpzv_knows_no_epsilon_against_its_server():
-    tree = {
-        "method": {"name": "dpzv"},
-        "privacy": ROWS,
-        "budget": {"updates": 9, "epsilon": 1.0, "adversary": "server"},
-    }
-    with pytest.raises(SpecError, match=r'budget.adversary: "server" is trusted'):
-        parse(tree, "x.toml")
-
-
 def test_noise_in_layers_that_a_model_has_not_is_refused():
     noisy = ("privacy.mode=paper", "privacy.sigma=0.1")
     prepare_vertical(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1]"]))
     with pytest.raises(SpecError, match=r"method\.layer_noise: wanted at most 1 numbers.*got 2"):
         prepare_vertical(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1, 0.2]"]))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (("method.upload_bits=0",), "method.upload_bits: wanted greater than or equal to 1, got 0"),
-        (("method.answer_bits=17",), "method.answer_bits: wanted less than or equal to 16, got 17"),
-        (("method.directions=sphere",), "method.directions: wanted 'uniform', 'normal' or 'coordinate'"),
-        ((*BY_ROW, "method.directions=normal"), 'method.directions: wanted "uniform" with variant'),
-    ],
-)
-def test_what_vfl_czofo_does_not_offer_ends_with_status_2(overrides, said):
-    result = CliRunner().invoke(app, ["run", "czofo", *(x for o in overrides for x in ("--set", o))])
-    assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
 
 
 # The accounts of noise on rows: what a run released, to whom, and where it stops.

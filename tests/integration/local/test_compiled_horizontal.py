@@ -92,20 +92,9 @@ class Slow:
         self.spec: Any = scenarios.load(
             "digits_decomfl",
             [
-                *(
-                    "data.train_rows=150",
-                    "data.test_rows=30",
-                    "model.hidden=[5]",
-                    "split.clients=8",
-                    "method.batch=9",
-                ),
-                *(
-                    "method.cohort=3",
-                    "budget.updates=1",
-                    "method.smoothing=0.01",
-                    "model.engine=compiled",
-                    *overrides,
-                ),
+                *("data.train_rows=150", "data.test_rows=30", "model.hidden=[5]", "model.engine=compiled"),
+                *("split.clients=8", "method.batch=9", "method.cohort=3", "method.smoothing=0.01"),
+                *("budget.updates=1", *overrides),
             ],
         )
         self.prepared = prepare_horizontal(self.spec)

@@ -349,28 +349,15 @@ PARTS = [
     *[("dpzv", "method.average", Change("0.5", JOINT, (part,))) for part in (HEAD, CLIENTS)],
 ]
 """Settings that head and clients both use: each part alone, since the other would hide that it is cut off."""
+IN_BOTH = {
+    "resources.restarts": "matters when an actor dies: tests/integration/ray/test_losses.py",
+    "privacy.trust": "what the verdict says: tests/integration/local/test_two_tables_models.py",
+    "evaluate.metrics": "moves no bit: tests/integration/local/test_losses_and_metrics.py",
+    "evaluate.lower": "what a search chooses: tests/integration/local/test_losses_and_metrics.py",
+}
 EXCEPTIONS = {
-    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_losses.py",
-    (
-        "horizontal",
-        "resources.restarts",
-    ): "matters when an actor dies: tests/integration/ray/test_losses.py",
+    **{(kind, key): reason for kind in ("vertical", "horizontal") for key, reason in IN_BOTH.items()},
     ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_losses.py",
-    ("vertical", "privacy.trust"): "what the verdict says: tests/integration/local/test_two_tables_models.py",
-    (
-        "horizontal",
-        "privacy.trust",
-    ): "what the verdict says: tests/integration/local/test_two_tables_models.py",
-    ("vertical", "evaluate.metrics"): "moves no bit: tests/integration/local/test_losses_and_metrics.py",
-    ("horizontal", "evaluate.metrics"): "moves no bit: tests/integration/local/test_losses_and_metrics.py",
-    (
-        "vertical",
-        "evaluate.lower",
-    ): "what a search chooses: tests/integration/local/test_losses_and_metrics.py",
-    (
-        "horizontal",
-        "evaluate.lower",
-    ): "what a search chooses: tests/integration/local/test_losses_and_metrics.py",
     ("vertical", "split.names"): "what people read: tests/integration/local/test_door.py",
     ("horizontal", "data.steps"): "of series, which only vertical models take; the vertical test",
     ("horizontal", "data.tokens"): "of texts, which only vertical models take; the vertical test",

@@ -9,14 +9,8 @@ from raydpzv.experiment.runner import run, run_local
 
 CHANGE = 13
 SMALL = (
-    *(
-        "budget.updates=24",
-        "evaluate.every=8",
-        "data.source=digits",
-        "data.train_rows=80",
-        "data.test_rows=40",
-    ),
-    *("clock.kind=virtual", "privacy.mode=none"),
+    *("budget.updates=24", "evaluate.every=8", "clock.kind=virtual", "privacy.mode=none"),
+    *("data.source=digits", "data.train_rows=80", "data.test_rows=40"),
 )
 QUIET_NOISE = (  # rounds to nothing: two runs differ by their settings alone
     *("privacy.mode=proved", "privacy.noise=system", "privacy.clip=1.0", "privacy.noise_multiplier=1e-9"),

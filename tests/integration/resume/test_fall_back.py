@@ -27,12 +27,8 @@ BUSY = ("arrivals.rate=9", "record.checkpoint_updates=4", "record.flush=1000")
 USERS = ("arrivals.rate=9", "record.checkpoint_updates=2")
 DPZV = (
     *("budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"),
-    *(
-        "clock.compute=0.2",
-        "clock.compute_law=exponential",
-        "record.checkpoint_updates=10",
-        "record.flush=1000",
-    ),
+    *("clock.compute=0.2", "clock.compute_law=exponential"),
+    *("record.checkpoint_updates=10", "record.flush=1000"),
 )
 
 

@@ -1,8 +1,6 @@
 """What a driver asks a server for and when, and what it writes of the answers. The server's calls are answered here."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,7 @@ from raydpzv.records.callbacks import Callbacks, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
-from tests.helpers.numbered_rows import begun, evaluations, numbers
+from tests.helpers.numbered_rows import evaluations, numbers
 from tests.helpers.server_calls import ServerCalls
 
 
@@ -46,12 +44,6 @@ class Polling(Driver):
 @pytest.fixture(autouse=True)
 def _answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actors.driver, "get", lambda reference, timeout, what: reference)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    with begun(tmp_path) as folder:
-        yield folder
 
 
 def driver(server: ServerCalls, folder: RunFolder, flush: float = 1e9, **changed: Any) -> Polling:

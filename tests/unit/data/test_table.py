@@ -4,15 +4,9 @@ import pytest
 from raydpzv.data.table import Split, Table, View
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
-from tests.helpers.loading import refusal
+from tests.helpers.loading import flat, refusal
 
 KEY = Key(7)
-
-
-def flat(rows: int = 60, columns: int = 4, classes: int = 3, name: str = "here") -> Table:
-    generator = (KEY / "flat" / rows).generator()
-    x = generator.normal(5, 3, (rows, columns)) * 10.0 ** -np.arange(columns)
-    return Table(name, x, np.arange(rows) % classes, classes)
 
 
 def test_types_are_brought_to_float32_and_int64():

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -29,15 +29,6 @@ MODELS: dict[str, Make] = {
     "cnn_fashion": lambda: whole("cnn_fashion", SHAPE, (), CLASSES),
 }
 PLAIN = ("cnn_mnist", "cnn_fashion")
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    """Runs are made with one torch thread a process: bits may follow it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def table() -> tuple[torch.Tensor, torch.Tensor]:

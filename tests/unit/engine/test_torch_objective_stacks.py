@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -10,14 +8,6 @@ from raydpzv.engine.torch_objective import StackGradient, TorchObjective
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.whole import whole
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def records(count: int, shape: tuple[int, ...], classes: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,4 @@
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
-from tests.helpers.numbered_rows import after, begun, beside, evaluations, fault, faults, numbers
+from tests.helpers.numbered_rows import after, beside, evaluations, fault, faults, numbers
 
 
 @pytest.mark.parametrize(
@@ -62,12 +61,6 @@ class Listening(Callback):
         """Keep which rows these are."""
         for name, found in self.told.items():
             found += numbers(rows[name])
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunWriter]:
-    with begun(tmp_path) as folder:
-        yield folder
 
 
 def recorded(writer: RowWriter, name: str) -> list[int]:

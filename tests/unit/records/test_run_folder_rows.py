@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +6,8 @@ import pytest
 from raydpzv.errors import DataError, InputError, RunError
 from raydpzv.records import run_folder, store, write_ahead_log
 from raydpzv.records.run_folder import RunFolder, column_rows
-from tests.helpers.numbered_rows import after, begun, beside, faults, numbers, releases
+from tests.helpers.numbered_rows import after, beside, faults, numbers, releases
 from tests.helpers.reopened import reopened
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    with begun(tmp_path) as folder:
-        yield folder
 
 
 def check(folder: RunFolder, *wanted: int) -> None:

@@ -21,7 +21,7 @@ from raydpzv.sim.arrivals import Constant, Poisson, Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import GroupExecutor
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
-from raydpzv.sim.pull import HostShare, PullLoop, PullRun, PullServerLoop, Queue
+from raydpzv.sim.pull import HostShare, PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES, LoopHooks, Scoring, Timing
 from raydpzv.wire.network import Network
@@ -163,16 +163,6 @@ def test_epochs_that_fall_into_a_round_trip_are_served_late_and_none_is_lost() -
     assert [r["served"] for r in mine] == [3.25, 5.5, 7.75, 11.25]
     assert server_loop.status().late == 2
     assert server_loop.stop_reason == NOBODY_WAKES
-
-
-def test_a_queue_keeps_what_it_got() -> None:
-    queue = Queue()
-    assert queue.enters(3, 1.0)
-    assert [queue.enters(3, due) for due in (2.0, 3.0)] == [False, False]
-    assert queue.enters(4, 2.5)
-    assert [queue.leaves(3) for _ in range(3)] == [2.0, 3.0, None]
-    assert queue.enters(3, 4.0)
-    assert queue.leaves(4) is None
 
 
 @pytest.mark.parametrize("service", [0.0, 0.07])

@@ -2,8 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +21,7 @@ from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.pull import HostShare
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
-from tests.helpers.numbered_rows import begun, evaluations
+from tests.helpers.numbered_rows import evaluations
 from tests.helpers.server_calls import ServerCalls, answer_at_once, log_clock
 
 SMALL = ("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12")
@@ -53,12 +51,6 @@ STEPS = (
     *("run", "look", "stop", "close"),
 )
 """What is asked of actors in an order that matters, and when the clock starts."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    with begun(tmp_path) as folder:
-        yield folder
 
 
 def actors_of(server: ServerCalls, pool: Any) -> Any:

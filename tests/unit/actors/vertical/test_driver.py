@@ -3,8 +3,6 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +19,6 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import SegmentStart
-from tests.helpers.numbered_rows import begun
 from tests.helpers.server_calls import ServerCalls, answer_at_once, log_clock
 
 STEPS = (
@@ -36,12 +33,6 @@ HELD = ((0, 2), (1, 3))
 def prepared() -> PreparedVertical:
     small = ("data.train_rows=150", "data.test_rows=40", "privacy.mode=none", "clock.kind=wall")
     return prepare_vertical(scenarios.load("vafl", [*small, "resources.lane=ray", "evaluate.every=20"]))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    with begun(tmp_path) as folder:
-        yield folder
 
 
 def run(

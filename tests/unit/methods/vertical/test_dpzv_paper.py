@@ -13,30 +13,13 @@ from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
 from raydpzv.zo.directions import LAWS, Direction, Law
-from tests.helpers.vertical_parties import (
-    BATCH,
-    CLIENTS,
-    KEY,
-    ROWS,
-    WIDTH,
-    Data,
-    bottom,
-    bottom_model,
-    dpzv_clients,
-    dpzv_server,
-    flat_of,
-    in_double,
-    make_data,
-    make_head,
-    top,
-    wakes,
-)
+from tests.helpers import vertical_parties as toy
 
 CLIP, SERVER_LR, SERVER_MOMENTUM = 0.05, 0.05, 0.5
 
 
 def at(module: nn.Module, amount: float, u: np.ndarray, x: torch.Tensor) -> torch.Tensor:
-    moved = torch.from_numpy(flat_of(module) + amount * u)
+    moved = torch.from_numpy(toy.flat_of(module) + amount * u)
     shapes = {name: p.shape for name, p in module.named_parameters()}
     parts = moved.split([shape.numel() for shape in shapes.values()])
     parameters = {n: p.view(shapes[n]) for n, p in zip(shapes, parts, strict=True)}
@@ -47,24 +30,24 @@ def at(module: nn.Module, amount: float, u: np.ndarray, x: torch.Tensor) -> torc
 class Paper:
     """Both sides of DPZV with whole directions, one perturbation and one row at a time."""
 
-    def __init__(self, data: Data, settings: ZerothOrder, training: HeadTraining) -> None:
+    def __init__(self, data: toy.Data, settings: ZerothOrder, training: HeadTraining) -> None:
         self.x, self.y, self.s, self.training = data.x.double(), data.y, settings, training
-        self.bottoms = [in_double(bottom, bottom_model(m).flat) for m in range(CLIENTS)]
-        self.velocities = [np.zeros(flat_of(b).size) for b in self.bottoms]
-        self.head = in_double(top, make_head("frozen").model.flat)
+        self.bottoms = [toy.in_double(toy.bottom, toy.bottom_model(m).flat) for m in range(toy.CLIENTS)]
+        self.velocities = [np.zeros(toy.flat_of(b).size) for b in self.bottoms]
+        self.head = toy.in_double(toy.top, toy.make_head("frozen").model.flat)
         self.optimiser = torch.optim.SGD(self.head.parameters(), SERVER_LR, SERVER_MOMENTUM)
-        self.head_velocity, self.head_steps = np.zeros(flat_of(self.head).size), 0
-        self.cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
+        self.head_velocity, self.head_steps = np.zeros(toy.flat_of(self.head).size), 0
+        self.cache = torch.zeros(toy.ROWS, toy.CLIENTS, toy.WIDTH, dtype=torch.float64)
         self.clipped = {"above": 0, "below": 0, "inside": 0}
 
     def u(self, party: int, step: int, p: int, size: int) -> np.ndarray:
-        seed = direction_seed(KEY, party, step, p)
+        seed = direction_seed(toy.KEY, party, step, p)
         return Direction(seed, size, self.s.law).values().astype(np.float64)
 
     def work(self, m: int, step: int, ids: np.ndarray) -> None:
         """Eq. (6): h(w ± λu)."""
         module = self.bottoms[m]
-        self.us = [self.u(m, step, p, flat_of(module).size) for p in range(self.s.perturbations)]
+        self.us = [self.u(m, step, p, toy.flat_of(module).size) for p in range(self.s.perturbations)]
         x = self.x[m][ids]
         self.plus = [at(module, self.s.smoothing, u, x) for u in self.us]
         self.minus = [at(module, -self.s.smoothing, u, x) for u in self.us]
@@ -84,7 +67,7 @@ class Paper:
                 delta = (self.loss(i, m, plus[row]) - self.loss(i, m, minus[row])) / (2 * self.s.smoothing)
                 self.clipped["above" if delta > CLIP else "below" if delta < -CLIP else "inside"] += 1
                 total += min(max(delta, -CLIP), CLIP)
-            self.scalars.append(total / BATCH)
+            self.scalars.append(total / toy.BATCH)
         halves = [(a + b) / 2 for a, b in zip(self.plus, self.minus, strict=True)]
         self.cache[ids, m] = torch.stack(halves).mean(0)
         return self.train(self.cache[ids].reshape(len(ids), -1), self.y[ids])
@@ -115,7 +98,7 @@ class Paper:
 
 
 def move(module: nn.Module, by: np.ndarray) -> None:
-    nn.utils.vector_to_parameters(torch.from_numpy(flat_of(module) + by), module.parameters())
+    nn.utils.vector_to_parameters(torch.from_numpy(toy.flat_of(module) + by), module.parameters())
 
 
 def close(a: np.ndarray, b: np.ndarray, bound: float) -> bool:
@@ -132,13 +115,13 @@ def test_rounds_follow_the_equations(
 ) -> None:
     """float32 slopes carry a round-off of about 1e-7 / λ = 2e-6."""
     settings = ZerothOrder(0.05, Schedule(0.5), momentum, perturbations, law)
-    data = make_data()
+    data = toy.make_data()
     paper = Paper(data, settings, training)
-    clients = dpzv_clients(data, settings)
-    head = make_head(training, lr=SERVER_LR, momentum=SERVER_MOMENTUM, smoothing=0.05, law=law)
-    server = dpzv_server(data, settings, head, clip=CLIP)
-    steps = [0] * CLIENTS
-    for m in wakes(12):
+    clients = toy.dpzv_clients(data, settings)
+    head = toy.make_head(training, lr=SERVER_LR, momentum=SERVER_MOMENTUM, smoothing=0.05, law=law)
+    server = toy.dpzv_server(data, settings, head, clip=CLIP)
+    steps = [0] * toy.CLIENTS
+    for m in toy.wakes(12):
         upload = clients[m].work()
         body = upload.body
         assert isinstance(body, PerturbedEmbeddings)
@@ -153,13 +136,13 @@ def test_rounds_follow_the_equations(
         assert order.body.values.dtype == np.float32
         assert close(order.body.values, np.array(paper.scalars), 5e-5)
         assert order.loss == pytest.approx(loss, abs=1e-5)
-        assert close(server.parameters(), flat_of(paper.head), 5e-5)
+        assert close(server.parameters(), toy.flat_of(paper.head), 5e-5)
         clients[m].apply(order)
         paper.apply(m)
-        assert close(clients[m].parameters(), flat_of(paper.bottoms[m]), 5e-5)
+        assert close(clients[m].parameters(), toy.flat_of(paper.bottoms[m]), 5e-5)
     assert min(paper.clipped.values()) > 0, "the clip must have been seen at work on both sides"
     # far beyond the bounds above (signs have no large elements: they move each parameter by less than normals)
     moved = 2e-3 if law == "rademacher" else 1e-2
-    assert all(not close(c.parameters(), bottom_model(c.client).flat.numpy(), moved) for c in clients)
-    moved = not np.array_equal(server.parameters(), make_head("frozen").model.flat.numpy())
+    assert all(not close(c.parameters(), toy.bottom_model(c.client).flat.numpy(), moved) for c in clients)
+    moved = not np.array_equal(server.parameters(), toy.make_head("frozen").model.flat.numpy())
     assert moved == (training != "frozen")

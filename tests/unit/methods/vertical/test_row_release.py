@@ -10,32 +10,23 @@ from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.mechanisms import SeededNoise
+from tests.helpers import vertical_parties as toy
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
-from tests.helpers.vertical_parties import (
-    BATCH,
-    KEY,
-    WIDTH,
-    batches,
-    bottom_model,
-    make_bottom,
-    make_data,
-    wakes,
-)
 
-DATA = make_data()
-NOISE = SeededNoise(KEY)
+DATA = toy.make_data()
+NOISE = SeededNoise(toy.KEY)
 
 
 def test_without_clip_and_noise_the_embedding_is_sent_as_it_is() -> None:
-    values = make_bottom(DATA, 0).embed(np.arange(5, dtype=np.int32))
+    values = toy.make_bottom(DATA, 0).embed(np.arange(5, dtype=np.int32))
     sent, releases = EmbeddingRelease(RowPrivacy()).release(values, (0, 0, 0))
     assert releases == ()
-    assert np.array_equal(sent, bottom_model(0).module(DATA.x[0][:5]).detach().numpy())
+    assert np.array_equal(sent, toy.bottom_model(0).module(DATA.x[0][:5]).detach().numpy())
 
 
 def test_a_clipped_embedding_is_learned_through_its_clip() -> None:
     """Numerical derivative of Σ v·clip(h(w)) along one parameter direction, in float64."""
-    sender = make_bottom(DATA, 0, clip=0.2)
+    sender = toy.make_bottom(DATA, 0, clip=0.2)
     model = sender.model
     model.module.double()
     x, weights = DATA.x[0].double(), torch.linspace(-1, 1, 2 * len(DATA.x[0])).view(-1, 2).double()
@@ -61,15 +52,15 @@ def test_a_clipped_embedding_is_learned_through_its_clip() -> None:
 
 
 def test_a_zero_embedding_has_a_gradient() -> None:
-    sender = make_bottom(DATA, 0, clip=1.0)
-    zero = torch.zeros(2, WIDTH, requires_grad=True)
+    sender = toy.make_bottom(DATA, 0, clip=1.0)
+    zero = torch.zeros(2, toy.WIDTH, requires_grad=True)
     (gradient,) = torch.autograd.grad(sender._clipped(zero).sum(), zero)
-    assert torch.equal(gradient, torch.ones(2, WIDTH))
+    assert torch.equal(gradient, torch.ones(2, toy.WIDTH))
 
 
 def test_inner_layers_get_noise_of_its_law_before_their_activation() -> None:
     """One layer of ones in front of the identity: what comes out beyond the mean is √3 c times a uniform draw."""
-    model = FlatModel(lambda: mlp((1,), (1,), 1), KEY / "flat")
+    model = FlatModel(lambda: mlp((1,), (1,), 1), toy.KEY / "flat")
     model.flat.copy_(torch.tensor([0.0, 5.0, 1.0, 0.0]))  # w_1 = 0, b_1 = 5, w_2 = 1, b_2 = 0
     noise = EmbeddingRelease(RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,))).layer_noise((0, 1, 0))
     rows = np.arange(5000)
@@ -106,7 +97,9 @@ def test_an_upload_carries_the_receipt_and_its_noise_is_not_backpropagated() -> 
     assert (release.receipt.sigma, release.receipt.sensitivity_replace) == (2.0, 1.0)
     assert np.isnan(release.value)
     assert upload.body.wire_bytes == plain.body.wire_bytes
-    expected = plain.body.values + 2.0 * NOISE.normal(BATCH * WIDTH, (0, 0, 0)).reshape(BATCH, WIDTH)
+    expected = plain.body.values + 2.0 * NOISE.normal(toy.BATCH * toy.WIDTH, (0, 0, 0)).reshape(
+        toy.BATCH, toy.WIDTH
+    )
     assert upload.body.values == pytest.approx(expected, abs=1e-6)
     (order,) = vafl_server(DATA).receive(plain)
     for client in (quiet, noisy):
@@ -119,19 +112,19 @@ def test_noise_on_the_gradient_is_on_each_rows_own_clipped_gradient() -> None:
     plain, noisy = vafl_server(DATA), vafl_server(DATA, privacy=privacy)
     clients = vafl_clients(DATA, FirstOrder(1e-9))
     cut = 0
-    for m in wakes(12):
+    for m in toy.wakes(12):
         upload = clients[m].work()
         (exact,), (sent,) = plain.receive(upload), noisy.receive(upload)
-        own = exact.body.values * BATCH
+        own = exact.body.values * toy.BATCH
         norms = np.linalg.norm(own, axis=1, keepdims=True)
         cut += int((norms > 0.03).sum())
-        draws = NOISE.normal(BATCH * WIDTH, (m, upload.step, 0)).reshape(BATCH, WIDTH)
-        expected = (own * np.minimum(1, 0.03 / np.maximum(norms, 1e-9)) + 0.3 * draws) / BATCH
+        draws = NOISE.normal(toy.BATCH * toy.WIDTH, (m, upload.step, 0)).reshape(toy.BATCH, toy.WIDTH)
+        expected = (own * np.minimum(1, 0.03 / np.maximum(norms, 1e-9)) + 0.3 * draws) / toy.BATCH
         assert sent.body.values == pytest.approx(expected, abs=1e-6)
         (release,) = sent.releases
-        assert np.array_equal(release.ids, batches(m).draw(upload.step))
+        assert np.array_equal(release.ids, toy.batches(m).draw(upload.step))
         assert release.step == upload.step
         assert release.receipt.sensitivity_replace == 0.06
         assert exact.releases == ()
         assert sent.body.wire_bytes == exact.body.wire_bytes
-    assert 5 < cut < 12 * BATCH
+    assert 5 < cut < 12 * toy.BATCH

@@ -9,31 +9,19 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.frozen import FrozenClient, FrozenServer
 from raydpzv.methods.vertical.split_sgd import SgdClient, SgdServer
 from raydpzv.wire.messages import Acknowledged, GradientAndRows, Rows, Slopes, Start
+from tests.helpers import vertical_parties as toy
 from tests.helpers.ages import cache_uses
 from tests.helpers.central_model import Central
-from tests.helpers.vertical_parties import (
-    BATCH,
-    CLIENTS,
-    ROWS,
-    SIZES,
-    WIDTH,
-    Data,
-    batches,
-    flat_of,
-    make_bottom,
-    make_data,
-    make_head,
-    make_top,
-    wakes,
-)
 
-DATA = make_data()
+DATA = toy.make_data()
 
 
-def sgd_parties(data: Data, momentum: float) -> tuple[list[SgdClient], SgdServer]:
-    clients = [SgdClient(m, make_bottom(data, m, descent=FirstOrder(0.5, momentum))) for m in range(CLIENTS)]
-    head = make_head("sgd", lr=0.2, momentum=momentum)
-    server = SgdServer(make_top(data, head), batches("server"), SIZES)
+def sgd_parties(data: toy.Data, momentum: float) -> tuple[list[SgdClient], SgdServer]:
+    clients = [
+        SgdClient(m, toy.make_bottom(data, m, descent=FirstOrder(0.5, momentum))) for m in range(toy.CLIENTS)
+    ]
+    head = toy.make_head("sgd", lr=0.2, momentum=momentum)
+    server = SgdServer(toy.make_top(data, head), toy.batches("server"), toy.SIZES)
     return clients, server
 
 
@@ -43,17 +31,17 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
     central = Central(DATA, FirstOrder(0.5, momentum), FirstOrder(0.2, momentum))
     orders = server.first_orders()
     for step in range(20):
-        ids = batches("server").draw(step)
-        loss = central.loss([central.embed(m, ids) for m in range(CLIENTS)], ids)
-        central.step(loss, range(CLIENTS))
+        ids = toy.batches("server").draw(step)
+        loss = central.loss([central.embed(m, ids) for m in range(toy.CLIENTS)], ids)
+        central.step(loss, range(toy.CLIENTS))
         uploads = [clients[o.client].process(o) for o in orders]
         assert all(u.body.wire_bytes == o.upload_bytes for u, o in zip(uploads, orders, strict=True))
         # the last to arrive closes the round, whoever it is
-        *early, last = uploads[step % CLIENTS :] + uploads[: step % CLIENTS]
-        assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
+        *early, last = uploads[step % toy.CLIENTS :] + uploads[: step % toy.CLIENTS]
+        assert [list(server.receive(u)) for u in early] == [[]] * (toy.CLIENTS - 1)
         orders = server.receive(last)
-        assert [o.client for o in orders] == list(range(CLIENTS))
-        assert all(not o.start_immediately and o.round == (step + 1) * CLIENTS for o in orders)
+        assert [o.client for o in orders] == list(range(toy.CLIENTS))
+        assert all(not o.start_immediately and o.round == (step + 1) * toy.CLIENTS for o in orders)
         assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
     for client, order in zip(clients, orders, strict=True):
         client.apply(order)
@@ -69,8 +57,8 @@ def test_an_sgd_reply_carries_the_clients_own_gradient_and_the_next_rows() -> No
     bodies = [o.body for o in replies]
     for body in bodies:
         assert isinstance(body, GradientAndRows)
-        assert body.gradient.shape == (BATCH, WIDTH)
-        assert np.array_equal(body.ids, batches("server").draw(1))
+        assert body.gradient.shape == (toy.BATCH, toy.WIDTH)
+        assert np.array_equal(body.ids, toy.batches("server").draw(1))
     assert not np.array_equal(bodies[0].gradient, bodies[1].gradient)  # type: ignore[attr-defined]
 
 
@@ -81,9 +69,9 @@ def test_an_sgd_client_needs_rows_first() -> None:
 
 
 def frozen_parties() -> tuple[list[FrozenClient], FrozenServer]:
-    clients = [FrozenClient(m, make_bottom(DATA, m), batches(m)) for m in range(CLIENTS)]
-    head = make_head("sgd", lr=0.1, momentum=0.9)
-    server = FrozenServer(make_top(DATA, head), SIZES)
+    clients = [FrozenClient(m, toy.make_bottom(DATA, m), toy.batches(m)) for m in range(toy.CLIENTS)]
+    head = toy.make_head("sgd", lr=0.1, momentum=0.9)
+    server = FrozenServer(toy.make_top(DATA, head), toy.SIZES)
     return clients, server
 
 
@@ -91,14 +79,14 @@ def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> 
     clients, server = frozen_parties()
     before = [c.sha256() for c in clients]
     central = Central(DATA, FirstOrder(0.5), FirstOrder(0.1, 0.9))
-    cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
+    cache = torch.zeros(toy.ROWS, toy.CLIENTS, toy.WIDTH, dtype=torch.float64)
     orders = {o.client: o for o in server.first_orders()}
-    steps = [0] * CLIENTS
-    for round, m in enumerate(wakes(25), 1):
-        ids = batches(m).draw(steps[m])
+    steps = [0] * toy.CLIENTS
+    for round, m in enumerate(toy.wakes(25), 1):
+        ids = toy.batches(m).draw(steps[m])
         steps[m] += 1
         cache[ids, m] = central.embed(m, ids).detach()
-        loss = central.loss([cache[ids, k] for k in range(CLIENTS)], ids)
+        loss = central.loss([cache[ids, k] for k in range(toy.CLIENTS)], ids)
         central.step(loss, [])
         upload = clients[m].process(orders[m])
         assert upload.body.wire_bytes == orders[m].upload_bytes
@@ -106,9 +94,9 @@ def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> 
         assert isinstance(orders[m].body, Acknowledged)
         assert orders[m].round == round
         assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
-        assert {use.client for use in cache_uses(orders[m].cache)} == set(range(CLIENTS)) - {m}
+        assert {use.client for use in cache_uses(orders[m].cache)} == set(range(toy.CLIENTS)) - {m}
     assert [c.sha256() for c in clients] == before
-    assert np.abs(server.parameters() - flat_of(central.head)).max() < 2e-5
+    assert np.abs(server.parameters() - toy.flat_of(central.head)).max() < 2e-5
 
 
 def test_the_servers_of_the_controls_serve_embeddings_only() -> None:

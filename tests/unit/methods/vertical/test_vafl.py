@@ -25,22 +25,12 @@ from raydpzv.wire.messages import (
     Slopes,
     Start,
 )
+from tests.helpers import vertical_parties as toy
 from tests.helpers.ages import cache_uses
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
 from tests.helpers.central_model import Central
-from tests.helpers.vertical_parties import (
-    BATCH,
-    CLIENTS,
-    KEY,
-    ROWS,
-    WIDTH,
-    batches,
-    bottom_model,
-    make_data,
-    wakes,
-)
 
-DATA = make_data()
+DATA = toy.make_data()
 SETTINGS = FirstOrder(lr=0.5, momentum=0.9, l2=0.05)
 
 
@@ -53,20 +43,20 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
     """Each step of torch's sees the others' cached embeddings, which have no gradient."""
     clients, server = vafl_clients(DATA, SETTINGS, lr_decay=decay), vafl_server(DATA, lr_decay=decay)
     central = central_model()
-    cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
-    orders, steps = {o.client: o for o in server.first_orders()}, [0] * CLIENTS
-    for round, m in enumerate(wakes(30), 1):
-        ids = batches(m).draw(steps[m])
+    cache = torch.zeros(toy.ROWS, toy.CLIENTS, toy.WIDTH, dtype=torch.float64)
+    orders, steps = {o.client: o for o in server.first_orders()}, [0] * toy.CLIENTS
+    for round, m in enumerate(toy.wakes(30), 1):
+        ids = toy.batches(m).draw(steps[m])
         steps[m] += 1
         mine = central.embed(m, ids)
-        parts = [mine if k == m else cache[ids, k] for k in range(CLIENTS)]
+        parts = [mine if k == m else cache[ids, k] for k in range(toy.CLIENTS)]
         loss = central.loss(parts, ids)
         cache[ids, m] = mine.detach()
         upload = clients[m].process(orders[m])
-        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 4 * WIDTH)
+        assert upload.body.wire_bytes == orders[m].upload_bytes == toy.BATCH * (4 + 4 * toy.WIDTH)
         (orders[m],) = server.receive(upload)
         assert (orders[m].client, orders[m].round) == (m, round)
-        assert orders[m].body.wire_bytes == BATCH * 4 * WIDTH
+        assert orders[m].body.wire_bytes == toy.BATCH * 4 * toy.WIDTH
         assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
         if decay:
             for optimiser, size in ((central.of_head, 0.2), *((o, 0.5) for o in central.of_bottoms)):
@@ -80,7 +70,7 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
 def test_a_restored_client_applies_the_answer_to_the_upload_it_made_before() -> None:
     clients, server = vafl_clients(DATA, SETTINGS), vafl_server(DATA)
     orders = {o.client: o for o in server.first_orders()}
-    for m in wakes(20):
+    for m in toy.wakes(20):
         upload = clients[m].process(orders[m])
         saved = clients[m].process(Order(m, SaveState())).body
         restored = vafl_clients(DATA, SETTINGS)[m]
@@ -96,13 +86,13 @@ def test_a_client_that_asks_first_learns_by_the_head_and_the_cache_of_its_next_a
     """Steps 6, 7, 4, 5: torch's gradient of the last batch is taken when the client wakes again."""
     clients = vafl_clients(DATA, SETTINGS, role=QueryFirstClient)
     server, central = vafl_server(DATA, role=QueryFirstServer), central_model()
-    cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
+    cache = torch.zeros(toy.ROWS, toy.CLIENTS, toy.WIDTH, dtype=torch.float64)
     orders, last = {o.client: o for o in server.first_orders()}, dict[int, np.ndarray]()
-    steps = [0] * CLIENTS
-    for round, m in enumerate(wakes(30), 1):
+    steps = [0] * toy.CLIENTS
+    for round, m in enumerate(toy.wakes(30), 1):
         if m in last:
             ids = last[m]
-            parts = [central.embed(m, ids) if k == m else cache[ids, k] for k in range(CLIENTS)]
+            parts = [central.embed(m, ids) if k == m else cache[ids, k] for k in range(toy.CLIENTS)]
             central.of_bottoms[m].zero_grad()
             central.loss(parts, ids).backward()
             central.of_bottoms[m].step()
@@ -114,17 +104,17 @@ def test_a_client_that_asks_first_learns_by_the_head_and_the_cache_of_its_next_a
             head = server.sha256()
             (orders[m],) = server.receive(request)
             assert (orders[m].round, server.sha256()) == (round - 1, head)
-            assert orders[m].body.wire_bytes == BATCH * 4 * WIDTH
-        ids = batches(m).draw(steps[m])
+            assert orders[m].body.wire_bytes == toy.BATCH * 4 * toy.WIDTH
+        ids = toy.batches(m).draw(steps[m])
         steps[m], last[m] = steps[m] + 1, ids
         cache[ids, m] = central.embed(m, ids).detach()
-        loss = central.loss([cache[ids, k] for k in range(CLIENTS)], ids)
+        loss = central.loss([cache[ids, k] for k in range(toy.CLIENTS)], ids)
         central.of_head.zero_grad()
         loss.backward()
         central.of_head.step()
         upload = clients[m].process(orders[m])
         assert np.array_equal(upload.ids, ids)
-        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 4 * WIDTH)
+        assert upload.body.wire_bytes == orders[m].upload_bytes == toy.BATCH * (4 + 4 * toy.WIDTH)
         (orders[m],) = server.receive(upload)
         assert (orders[m].round, orders[m].body.wire_bytes) == (round, 0)
         assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
@@ -132,26 +122,26 @@ def test_a_client_that_asks_first_learns_by_the_head_and_the_cache_of_its_next_a
     # the control: taken at the upload, as in the paper's order, the same gradients lead elsewhere
     at_once, other = vafl_clients(DATA, SETTINGS), vafl_server(DATA)
     answers = {o.client: o for o in other.first_orders()}
-    for m in wakes(30):
+    for m in toy.wakes(30):
         (answers[m],) = other.receive(at_once[m].process(answers[m]))
     assert np.abs(other.parameters() - server.parameters()).max() > 1e-2
 
 
 def test_synchronous_is_block_sgd_on_one_batch() -> None:
     clients = vafl_clients(DATA, SETTINGS, shared=True)
-    server, central = vafl_server(DATA, Synchrony(CLIENTS, same_rows=True)), central_model()
+    server, central = vafl_server(DATA, Synchrony(toy.CLIENTS, same_rows=True)), central_model()
     orders = server.first_orders()
     for step in range(20):
-        ids = batches("server").draw(step)
-        loss = central.loss([central.embed(m, ids) for m in range(CLIENTS)], ids)
+        ids = toy.batches("server").draw(step)
+        loss = central.loss([central.embed(m, ids) for m in range(toy.CLIENTS)], ids)
         uploads = [clients[o.client].process(o) for o in orders]
-        *early, last = uploads[step % CLIENTS :] + uploads[: step % CLIENTS]
-        assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
+        *early, last = uploads[step % toy.CLIENTS :] + uploads[: step % toy.CLIENTS]
+        assert [list(server.receive(u)) for u in early] == [[]] * (toy.CLIENTS - 1)
         orders = server.receive(last)
-        assert sorted(o.client for o in orders) == list(range(CLIENTS))
+        assert sorted(o.client for o in orders) == list(range(toy.CLIENTS))
         assert not any(o.start_immediately for o in orders)
         assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
-        central.step(loss, list(range(CLIENTS)))
+        central.step(loss, list(range(toy.CLIENTS)))
     for order in orders:
         clients[order.client].apply(order)
     central.compare(clients, server)
@@ -162,7 +152,7 @@ def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> Non
     clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(2)), central_model()
     orders = {o.client: o for o in server.first_orders()}
     for step in range(6):
-        pair = [step % CLIENTS, (step + 1) % CLIENTS]
+        pair = [step % toy.CLIENTS, (step + 1) % toy.CLIENTS]
         uploads = [clients[m].process(orders[m]) for m in pair]
         assert list(server.receive(uploads[0])) == []
         answers = server.receive(uploads[1])
@@ -172,7 +162,7 @@ def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> Non
         live = [central.embed(m, u.ids) for m, u in zip(pair, uploads, strict=True)]
         embedded = []
         for m, u, own in zip(pair, uploads, live, strict=True):
-            parts = [own if k == m else cache[u.ids, k] for k in range(CLIENTS)]
+            parts = [own if k == m else cache[u.ids, k] for k in range(toy.CLIENTS)]
             embedded.append(central.loss(parts, u.ids))
         for optimiser in (central.of_head, *central.of_bottoms):
             optimiser.zero_grad()
@@ -189,7 +179,7 @@ def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> Non
 
 def test_rows_beside_the_batch_are_cached_and_learned_from_by_nobody() -> None:
     (plain, *_), (client, *_) = vafl_clients(DATA, SETTINGS), vafl_clients(DATA, SETTINGS)
-    client._others = OtherRows(9, ROWS, KEY / "other rows")
+    client._others = OtherRows(9, toy.ROWS, toy.KEY / "other rows")
     server, alone = vafl_server(DATA), vafl_server(DATA)
     for round in range(1, 4):
         upload, same = client.work(), plain.work()
@@ -197,7 +187,7 @@ def test_rows_beside_the_batch_are_cached_and_learned_from_by_nobody() -> None:
         assert isinstance(body, EmbeddingsAndMore)
         assert np.array_equal(upload.ids, same.ids)
         assert len(set(body.more_ids) - set(upload.ids)) == len(body.more_ids) == 9
-        assert body.wire_bytes == same.body.wire_bytes + 9 * (4 + 4 * WIDTH)
+        assert body.wire_bytes == same.body.wire_bytes + 9 * (4 + 4 * toy.WIDTH)
         module = client.bottom.model.module
         assert np.array_equal(body.more_values, module(DATA.x[0][body.more_ids]).detach().numpy())
         (answer,), (expected,) = server.receive(upload), alone.receive(same)
@@ -213,7 +203,7 @@ def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
     server = vafl_server(DATA, Synchrony(max_delay=2))
     orders = {o.client: o for o in server.first_orders()}
     asked = 0
-    for round, m in enumerate(wakes(40), 1):
+    for round, m in enumerate(toy.wakes(40), 1):
         upload = clients[m].process(orders[m])
         answers = list(server.receive(upload))
         waiting = [o for o in answers if o.is_query]
@@ -261,7 +251,7 @@ def test_a_query_is_answered_with_the_model_as_it_is_and_keeps_the_running_round
     ids = np.arange(6, dtype=np.int32)
     fresh = client.process(Order(0, Query(ids), is_query=True))
     assert isinstance(fresh.body, FreshEmbeddings)
-    expected = bottom_model(0).module(DATA.x[0][:6]).detach().numpy()
+    expected = toy.bottom_model(0).module(DATA.x[0][:6]).detach().numpy()
     assert np.array_equal(fresh.body.values, expected)
     (order,) = server.receive(upload)
     before = client.parameters()
@@ -277,7 +267,7 @@ def test_an_empty_poisson_batch_moves_nothing() -> None:
     (order,) = server.receive(client.work())
     client.apply(order)
     assert isinstance(order.body, Gradient)
-    assert order.body.values.shape == (0, WIDTH)
+    assert order.body.values.shape == (0, toy.WIDTH)
     assert np.isnan(order.loss)
     assert np.array_equal(client.parameters(), before[0])
     assert np.array_equal(server.parameters(), before[1])
@@ -286,6 +276,8 @@ def test_an_empty_poisson_batch_moves_nothing() -> None:
 def test_what_cannot_be_served_is_refused() -> None:
     with pytest.raises(TypeError, match="Slopes"):
         vafl_server(DATA).receive(Upload(0, 0, Slopes(np.zeros(1, np.float32))))
-    wild = Embeddings(np.arange(BATCH, dtype=np.int32), np.full((BATCH, WIDTH), np.nan, np.float32))
+    wild = Embeddings(
+        np.arange(toy.BATCH, dtype=np.int32), np.full((toy.BATCH, toy.WIDTH), np.nan, np.float32)
+    )
     with pytest.raises(Diverged, match="client 0, step 0"):
         vafl_server(DATA).receive(Upload(0, 0, wild))

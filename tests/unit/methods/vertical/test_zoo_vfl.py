@@ -16,24 +16,9 @@ from raydpzv.privacy.mechanisms import SeededNoise
 from raydpzv.wire.messages import EmbeddingPair, Slopes
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Rule
-from tests.helpers.vertical_parties import (
-    BATCH,
-    CLIENTS,
-    KEY,
-    SIZES,
-    WIDTH,
-    batches,
-    bottom,
-    in_double,
-    make_bottom,
-    make_data,
-    make_head,
-    make_top,
-    top,
-    wakes,
-)
+from tests.helpers import vertical_parties as toy
 
-DATA = make_data()
+DATA = toy.make_data()
 
 
 ZOO = ZerothOrder(3e-4, Schedule(0.5), law="gaussian")
@@ -42,10 +27,12 @@ ZOO = ZerothOrder(3e-4, Schedule(0.5), law="gaussian")
 def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):
     rule, clip = Rule(settings.law, settings.momentum), privacy.clip if privacy else None
     clients = [
-        ZooVflClient(m, make_bottom(DATA, m, rule=rule, clip=clip), batches(m), settings, KEY, privacy)
-        for m in range(CLIENTS)
+        ZooVflClient(
+            m, toy.make_bottom(DATA, m, rule=rule, clip=clip), toy.batches(m), settings, toy.KEY, privacy
+        )
+        for m in range(toy.CLIENTS)
     ]
-    return clients, ZooVflServer(make_top(DATA, make_head("sgd")), SIZES)
+    return clients, ZooVflServer(toy.make_top(DATA, toy.make_head("sgd")), toy.SIZES)
 
 
 def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
@@ -53,16 +40,16 @@ def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
     clients, server = zoo_parties(ZOO)
     orders = {o.client: o for o in server.first_orders()}
     seen = []
-    for m in wakes(15):
+    for m in toy.wakes(15):
         upload = clients[m].process(orders[m])
-        head = in_double(top, torch.from_numpy(server.parameters()))
-        model = in_double(bottom, torch.from_numpy(clients[m].parameters()))
+        head = toy.in_double(toy.top, torch.from_numpy(server.parameters()))
+        model = toy.in_double(toy.bottom, torch.from_numpy(clients[m].parameters()))
         cache = server.top.table.get(upload.ids).double()
-        parts = [model(DATA.x[m][upload.ids].double()) if k == m else cache[:, k] for k in range(CLIENTS)]
+        parts = [model(DATA.x[m][upload.ids].double()) if k == m else cache[:, k] for k in range(toy.CLIENTS)]
         loss = functional.cross_entropy(head(torch.cat(parts, 1)), DATA.y[upload.ids])
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         flat = torch.cat([g.reshape(-1) for g in gradients]).numpy()
-        u = Direction(direction_seed(KEY, m, upload.step), len(flat), "gaussian").values()
+        u = Direction(direction_seed(toy.KEY, m, upload.step), len(flat), "gaussian").values()
         (orders[m],) = server.receive(upload)
         scalar = float(orders[m].body.value[0]) / 3e-4
         seen.append((scalar, float(flat @ u)))
@@ -70,7 +57,7 @@ def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
         clients[m].apply(orders[m])
         assert clients[m].parameters() == pytest.approx(before - 0.5 * scalar * u, abs=2e-6)
         orders[m] = server.first_orders()[m]  # what was applied is not applied again
-        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 8 * WIDTH)
+        assert upload.body.wire_bytes == orders[m].upload_bytes == toy.BATCH * (4 + 8 * toy.WIDTH)
     found, true = np.array(seen).T
     # a step across a ReLU's kink is the one place where they may differ by more than rounding
     assert np.median(np.abs(found - true)) < 1e-3
@@ -79,14 +66,14 @@ def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
 
 
 def test_zoo_vfl_makes_two_releases_per_upload_of_one_noise_each() -> None:
-    noise = SeededNoise(KEY)
+    noise = SeededNoise(toy.KEY)
     clients, server = zoo_parties(ZOO, RowPrivacy(0.3, 1.0, noise))
     upload = clients[0].work()
     assert isinstance(upload.body, EmbeddingPair)
     assert [r.perturbation for r in upload.releases] == [0, 1]
     assert all(r.receipt.sensitivity_replace == 0.6 for r in upload.releases)
-    here = upload.body.values - noise.normal(BATCH * WIDTH, (0, 0, 0)).reshape(BATCH, WIDTH)
-    ahead = upload.body.ahead - noise.normal(BATCH * WIDTH, (0, 0, 1)).reshape(BATCH, WIDTH)
+    here = upload.body.values - noise.normal(toy.BATCH * toy.WIDTH, (0, 0, 0)).reshape(toy.BATCH, toy.WIDTH)
+    ahead = upload.body.ahead - noise.normal(toy.BATCH * toy.WIDTH, (0, 0, 1)).reshape(toy.BATCH, toy.WIDTH)
     assert np.linalg.norm(here, axis=1).max() <= 0.3 + 1e-6
     assert ahead == pytest.approx(here, abs=0.02)
     (order,) = server.receive(upload)
@@ -98,6 +85,6 @@ def test_what_cannot_be_served_is_refused() -> None:
     _, server = zoo_parties(ZOO)
     with pytest.raises(TypeError, match="Slopes"):
         server.receive(Upload(0, 0, Slopes(np.zeros(1, np.float32))))
-    bad = np.full((BATCH, WIDTH), np.inf, np.float32)
+    bad = np.full((toy.BATCH, toy.WIDTH), np.inf, np.float32)
     with pytest.raises(Diverged, match="client 0, step 0"):
-        server.receive(Upload(0, 0, EmbeddingPair(np.arange(BATCH, dtype=np.int32), bad, bad)))
+        server.receive(Upload(0, 0, EmbeddingPair(np.arange(toy.BATCH, dtype=np.int32), bad, bad)))
