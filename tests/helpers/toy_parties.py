@@ -123,14 +123,13 @@ def run_toy(
     *,
     clients: int,
     server: ToyServer | None = None,
-    privacy_filter: PrivacyFilter | None = None,
     every: int = 10**9,
     **options,
 ) -> tuple[Rows, ServerLoop, list[ToyClient], ToyServer]:
     server = server or ToyServer(clients)
     roles = [ToyClient(m) for m in range(clients)]
     recorder = Recorder()
-    server_loop = ServerLoop(server, privacy_filter or PrivacyFilter(), recorder, budget)
+    server_loop = ServerLoop(server, PrivacyFilter(), recorder, budget)
     executor = LocalExecutor(roles)
     score = split_score(server, executor, clients)
     VirtualRun(server_loop, executor, when, Scoring(score, every), LoopHooks(**options)).run()
