@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from typer.main import get_command
 import scenarios
 from actors.cluster import set_defaults
 from raydpzv.config.scenario import VerticalScenario
+from raydpzv.records.run_writer import RunWriter
 from tests.helpers import programs, sharing
 from tests.helpers.kernels import compile_kernels
+from tests.helpers.numbered_rows import begun
 
 # nothing that is imported or collected is garbage: looking for some would be a seventh of the collection's time
 gc.disable()
@@ -105,6 +108,13 @@ def _one_command_line() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", cache(get_command))
         yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunWriter]:
+    """The folder of a run that has no rows yet."""
+    with begun(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture
