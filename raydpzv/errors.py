@@ -86,7 +86,7 @@ def missing(library: str, extra: str, instead: str = "") -> InputError:
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
     """Return `Did you mean "x"? ` for the nearest known name, or nothing."""
-    near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(wrong, list(known), n=1)
     return f'Did you mean "{near[0]}"? ' if near else ""
 
 

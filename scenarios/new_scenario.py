@@ -135,7 +135,7 @@ def _scaling(proposal: Proposal) -> dict[str, Any]:
 
 
 def _title(proposal: Proposal) -> str:
-    how = "with a proved ε=1" if proposal.private else "without noise"
+    how = "with a proved ε" if proposal.private else "without noise"
     return f"Own table at {', '.join(proposal.parties)}, DPZV {how}"
 
 

@@ -27,7 +27,7 @@ from scenarios.display import INTERVAL, Bar, Display
 
 LOADING = "the data to load"
 """The first thing that a run waits for (see `Status.stage`)."""
-COMPILING = "compiling kernels, once on this machine: some seconds"
+COMPILING = "compiling kernels that are new on this machine: some seconds"
 """The note while a first run spends seconds in a compiler."""
 LONGEST = 120
 """Characters of a line about a run at work."""

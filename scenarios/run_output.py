@@ -100,7 +100,7 @@ def show_privacy(
     from raydpzv.report.privacy import PrivacyBlock, verdict_line
 
     console = tables_console()
-    console.print(verdict_line(found.headline()))
+    console.print(verdict_line(found.text if explain else found.headline()))
     if plan is None:
         return
     if not plan.planned:
@@ -113,7 +113,6 @@ def show_privacy(
         console.print(Text(line), soft_wrap=True)
     console.print()
     if explain:
-        console.print(verdict_line(found.text))
         console.print(Text(plan.calibration()))
     else:
         console.print(Text(EXPLAIN, "dim"))

@@ -71,7 +71,7 @@ class GridFile(ComparisonFile):
 
     def criterion(self) -> str:
         """Return what the choice is made by, in words."""
-        rows = f"on {self.validation_fraction:.0%} of the training rows, held back"
+        rows = f"on {100 * self.validation_fraction:.0f} % of the training rows, held back"
         rows = f"on the rows that {' '.join(self.held_out)} holds out" if self.held_out else rows
         if self.soonest is None:
             return f"the accuracy at the end {rows}"

@@ -163,8 +163,8 @@ def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[st
 def _check_column(names: list[str], name: str, column: str, role: str) -> None:
     if column not in names:
         raise DataError(
-            f'"{name}" has no column "{column}" {role}. {suggest(column, names)}Its columns: {_listed(names)}; where '
-            "they stand in another line of a CSV file, set data.skip_lines"
+            f'"{name}" has no column "{column}" {role}. {suggest(column, names)}Its columns: {_listed(names)}. If '
+            "the first line of a CSV file does not name them, set data.skip_lines"
         )
 
 

@@ -53,7 +53,8 @@ class RunFolder:
         there is no run, SpecError if `moved` has another setting.
         """
         if not cls.begun(path):
-            raise DataError(f"{path}: not a run folder (no {SCENARIO} in it); give the folder of a run")
+            why = f"no {SCENARIO} in it" if path.exists() else "it does not exist"
+            raise DataError(f"{path}: not a run folder ({why}); give the folder of a run")
         return cls(path, moved)
 
     @staticmethod

@@ -139,11 +139,9 @@ def live_page(run: ReportedRun, version: str) -> str:
 
 def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> ReportedRun:
     """Return what a page shows of a run without a summary of its own, to its operator."""
-    environment = _shown(folder.environment())
-    view = RunView("", summary, rows)
-    return ReportedRun(
-        view, folder.scenario(), folder.settings(), environment, operators=is_withheld(summary)
-    )
+    environment, settings = _shown(folder.environment()), folder.settings()
+    view = RunView(labels([summary], [settings])[0], summary, rows)
+    return ReportedRun(view, folder.scenario(), settings, environment, operators=is_withheld(summary))
 
 
 def run_pictures(folder: Path) -> dict[str, bytes]:

@@ -108,12 +108,13 @@ def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = F
     mean, most = text.number(stale.get("mean")), text.number(stale.get("max"))
     aged = f"mean {mean}, max {most} {'updates' if is_horizontal(summary) else 'rounds'}"
     passed = clock == "wall" or not summary.get("simulated_seconds")
+    both = f"{real} real, {run} simulated" if text.known(summary.get("seconds")) else f"{run} simulated"
     return [
         (f"test {name}", show({**summary, **measures(summary)}.get(name))),
         proved,
         ("staleness", aged if text.known(stale.get("mean")) else text.NONE),
         ("bytes", f"{text.size(summary.get('bytes_up'))} up, {text.size(summary.get('bytes_down'))} down"),
-        ("time", real if passed else f"{real} real, {run} simulated"),
+        ("time", real if passed else both),
     ]
 
 

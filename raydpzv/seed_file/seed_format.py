@@ -216,7 +216,7 @@ def _numbers(model: SeededModel) -> Iterator[bytes]:
 def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
     """Return what the bytes say. Raises DataError for bytes of something else, of another version, or damaged."""
     if not data.startswith(MAGIC):
-        raise DataError(f"{path}: is not a seed file, which begins with {MAGIC.decode()}")
+        raise DataError(f"{path}: not a seed file, since it does not begin with {MAGIC.decode()}")
     body = data[:-_SUM]
     if len(body) < _HEAD or hashlib.sha256(body).digest() != data[-_SUM:]:
         raise DataError(f"{path}: is cut or damaged: its SHA-256 does not fit; get the file again")

@@ -38,7 +38,7 @@ def replay_command(options: ReplayCommand) -> None:
         folder = RunFolder.open(run)
         if client is None and folder.published and set(folder.models()) - set(rebuilt.models):
             print(
-                "not rebuilt: the server's head, which is in models.npz; what is checked is every bit of the clients'"
+                "not rebuilt: the server's head, which is in models.npz; every bit of the clients' models is checked"
             )
         return
     result = replay_run(run, at, moved)

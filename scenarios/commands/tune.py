@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
+from rich.text import Text
 
 from raydpzv.compare.grid import (
     CHOICES,
@@ -90,7 +91,8 @@ def show_choices(file: GridFile, choices: Sequence[Choice], folder: Path, path: 
         print(as_json({"folder": str(folder), "comparison": str(path), "choices": rows}), end="")
         return
     console = tables_console(_WIDTH)
-    console.print(grid(CHOICES, choices).console(f"Chosen by {file.criterion()}"))
+    console.print(Text(f"Chosen by {file.criterion()}", "bold"))
+    console.print(grid(CHOICES, choices).console())
     console.print(
         f"runs: {folder}\ncomparison: {path}\ncompare on other seeds with: raydpzv compare {path}",
         soft_wrap=True,

@@ -123,7 +123,9 @@ def test_privacy_shows_every_adversary_and_the_reason(tmp_path):
     assert result.exit_code == 0
     for word in ("paper", "client", "external", "server", "replace", "NOT PRIVATE", "> 10"):
         assert word in result.stdout
-    assert "157,480" in call("privacy", "digits_dpzv", "--explain").stdout
+    explained = call("privacy", "digits_dpzv", "--explain").stdout
+    assert "157,480" in explained
+    assert explained.count("PRIVATE") == 1, "the verdict is printed once"
     lines = call("privacy", "digits_private").stdout.strip().splitlines()
     assert lines[-1].startswith("--explain: "), "what is public comes before the hint"
     assert any(line.startswith("classes: ") for line in lines[:-1])

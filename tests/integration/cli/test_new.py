@@ -37,6 +37,7 @@ def test_two_commands_lead_from_a_table_to_a_proved_epsilon(folder):
         "no client holds the columns name, gaps: they are not used; list them in split.parties"
     ]
     assert "PRIVATE. ε = 1 (" in call("privacy", folder / "own.toml").stdout
+    assert 'DPZV with a proved ε"' in (folder / "own.toml").read_text(), "--set may change ε, not the title"
 
 
 @pytest.mark.usefixtures("unrendered")

@@ -40,6 +40,7 @@ def tuned(tmp_path_factory):
 def test_the_better_step_size_is_written_as_a_comparison(tuned):
     done, folder, _ = tuned
     assert "lr=0.1" in done.stdout
+    assert "Chosen by the accuracy at the end on 20 % of the training rows, held back\n" in done.stdout
     comparison = resolved(read_comparison_file(folder / "made.toml"))
     assert [line.spec.method.lr for line in comparison.lines if line.label == "VAFL"] == [0.1]
     assert comparison.seeds == (0,)

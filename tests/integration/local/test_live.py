@@ -100,6 +100,7 @@ def test_a_page_follows_a_run_to_its_end(tmp_path):
         first = updates_on(live.page())
         until(lambda: updates_on(live.page()) > first)
         assert "every ε is that of the whole run, as planned" in live.page()
+        assert '"name":"dpzv"' in live.page(), "its curve has a name in the legend"
         process.send_signal(signal.SIGINT)
         until(lambda: process.poll() is not None, 60)
         assert process.returncode == 130

@@ -253,7 +253,7 @@ def test_what_cannot_be_told_is_refused(shared, tmp_path):
     assert "clips nothing" in complaint(call("step", shared, "--clip"))
     assert "--stale: wanted a number from 1 on" in complaint(call("step", shared, "--stale", -1))
     assert "has no ledger" in complaint(call("step", tmp_path / "weights"))
-    assert "not a run folder" in complaint(call("step", tmp_path / "nothing"))
+    assert "not a run folder (it does not exist)" in complaint(call("step", tmp_path / "nothing"))
 
 
 def test_a_round_in_which_each_silo_releases_a_sum_is_one_update(tmp_path):

@@ -69,7 +69,9 @@ def test_every_combination_of_what_a_method_has_is_a_line(tmp_path):
 
 
 def test_runs_are_on_their_own_seeds_and_hold_rows_back(tmp_path):
-    comparison = grid_comparison(grid_file(tmp_path))
+    file = grid_file(tmp_path)
+    assert file.criterion() == "the accuracy at the end on 20 % of the training rows, held back"
+    comparison = grid_comparison(file)
     assert comparison.seeds == (100, 101, 102)
     assert {line.spec.data.validation_fraction for line in comparison.lines} == {0.2}
     last = next(line for line in comparison.lines if line.label == "DPZV, lr=0.01 smoothing=0.01 clip=2.0")

@@ -156,7 +156,7 @@ def test_lines_above_the_heading_are_skipped_where_that_is_asked_for(tmp_path):
     write_csv(tmp_path / "own", columns())
     (tmp_path / "own").write_text("of,,persons,\n" + (tmp_path / "own").read_text())
     assert get("csv", file=tmp_path / "own", target="kind", skip_lines=1).train.features[0] == "age"
-    with refusal(DataError, 'no column "kind"', "data.skip_lines"):
+    with refusal(DataError, 'no column "kind"', "does not name them, set data.skip_lines"):
         get("csv", file=tmp_path / "own", target="kind")
     with refusal(SpecError, "takes no skip_lines"):
         get("parquet", file=tmp_path / "own", target="kind", skip_lines=1)

@@ -271,7 +271,7 @@ def test_a_folder_is_written_by_one_process_and_let_go_of_where_it_is_damaged(fo
     part.write_bytes(whole)
     with reopened(folder.path) as opened:
         check(opened, 0, 1)
-    with pytest.raises(DataError, match="not a run folder"):
+    with pytest.raises(DataError, match=r"no scenario\.toml in it"):
         reopened(folder.path / "rows")
     with reopened(folder.path, ["data.file=elsewhere.csv"]) as opened:
         assert opened.settings()["data"]["file"] == "elsewhere.csv"

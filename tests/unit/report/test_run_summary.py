@@ -152,6 +152,14 @@ def test_the_key_figures_say_what_is_promised() -> None:
         assert said(*claims) == "nothing is promised, because no noise is added"
 
 
+def test_a_run_at_work_has_simulated_seconds_alone() -> None:
+    def said(seconds: float) -> str:
+        return dict(run_summary.key_figures(summary(seconds=seconds)))["time"]
+
+    assert said(1.5) == "1.5 s real, 3,725 s (1:02:05) simulated"
+    assert said(math.nan) == "3,725 s (1:02:05) simulated"
+
+
 def test_what_was_compiled_is_said_of_runs_that_compiled() -> None:
     kernels = {"compiled": 6, "seconds": 12.5}
     assert dict(run_summary.summary_rows({"kernels": kernels}))["kernels"] == "6 compiled in 12.5 s"

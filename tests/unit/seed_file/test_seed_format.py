@@ -62,7 +62,7 @@ def test_every_flipped_bit_is_found(kind):
 def test_every_cut_is_found():
     data = encode_seed_file(FILES["stored"])
     for length in range(len(data)):
-        with pytest.raises(DataError, match="is not a seed file" if length < 5 else "is cut or damaged"):
+        with pytest.raises(DataError, match="not a seed file" if length < 5 else "is cut or damaged"):
             decode_seed_file(data[:length], "run.seeds")
 
 
