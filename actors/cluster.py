@@ -67,11 +67,7 @@ def connected(
         with reused() if reuse else nullcontext():
             yield
         return
-    options: dict[str, Any] = {
-        "logging_level": "ERROR",
-        "log_to_driver": verbose,
-        "namespace": NAMESPACE,
-    }
+    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": verbose, "namespace": NAMESPACE}
     if address is None and any(os.environ.get(name) for name in _JOINING):
         _probe(os.environ.get("RAY_ADDRESS", ""))
         address = "auto"

@@ -71,10 +71,7 @@ class JobServer:
         with self._named():
             self._client: Any = JobSubmissionClient(self.address)
             self.ray, self.python = self._versions()
-        for name, there, oldest in (
-            ("Ray", self.ray, _OLDEST_RAY),
-            ("Python", self.python, _OLDEST_PYTHON),
-        ):
+        for name, there, oldest in (("Ray", self.ray, _OLDEST_RAY), ("Python", self.python, _OLDEST_PYTHON)):
             if there and _numbers(there) < oldest:
                 raise InputError(
                     f"the cluster at {self.address}: wanted {name} {'.'.join(map(str, oldest))} or newer there, got "

@@ -276,11 +276,7 @@ Every line of a column has the same **proved** ε against all clients together, 
 
 def _text(store: Store, picture: Path) -> str:
     tuned, reported_on = (", ".join(map(str, seeds)) for seeds in (TUNED_ON, REPORTED_ON))
-    lines = [
-        HEAD.format(tuned=tuned, reported=reported_on),
-        f"![Accuracy over ε]({picture})",
-        "",
-    ]
+    lines = [HEAD.format(tuned=tuned, reported=reported_on), f"![Accuracy over ε]({picture})", ""]
     for relation in RELATIONS:
         if relation == "replace":
             lines += ["## One record replaced", ""]

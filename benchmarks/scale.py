@@ -298,11 +298,7 @@ def print_growth(found: Mapping[str, Any]) -> None:
             verdict(found["seconds_ratio"], MOST_SLOWER, at_most=True),
         ],
         ["round, per tenfold number of clients (fit)", f"{found['seconds_factor_per_tenfold']:.3f}", ""],
-        [
-            "bytes per idle client, its rows apart",
-            f"{found['bytes_per_idle_client']:.0f}",
-            "",
-        ],
+        ["bytes per idle client, its rows apart", f"{found['bytes_per_idle_client']:.0f}", ""],
         ["the same with its rows", f"{found['bytes_per_idle_client_with_rows']:.0f}", ""],
         *(
             [

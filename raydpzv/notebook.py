@@ -40,10 +40,7 @@ class CellLine:
 
 
 def table_html(
-    title: str,
-    rows: Iterable[Sequence[object]],
-    heads: Sequence[object] = (),
-    notes: Iterable[object] = (),
+    title: str, rows: Iterable[Sequence[object]], heads: Sequence[object] = (), notes: Iterable[object] = ()
 ) -> str:
     """Return a small table as HTML; every text is shown as it is, never read as HTML."""
     head = "".join(f"<th>{_text(cell)}</th>" for cell in heads)

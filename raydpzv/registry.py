@@ -253,9 +253,7 @@ LOSSES = Registry(
 """`raydpzv.models.losses.Loss` of labels of one kind; each data set has a usual one (`raydpzv.data.sources.Source`)."""
 
 RUNNERS = Registry(
-    "runner",
-    "--runner",
-    {"local": "raydpzv.experiment.runner:run_local", "ray": "actors.runner:run_on_ray"},
+    "runner", "--runner", {"local": "raydpzv.experiment.runner:run_local", "ray": "actors.runner:run_on_ray"}
 )
 """(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
 

@@ -31,8 +31,7 @@ runner_names = _completed(lambda: RUNNERS)
 ScenarioName = Annotated[
     str,
     typer.Argument(
-        help="A scenario, by name (see `raydpzv list`) or as a TOML file.",
-        autocompletion=scenario_names,
+        help="A scenario, by name (see `raydpzv list`) or as a TOML file.", autocompletion=scenario_names
     ),
 ]
 RunnerName = Annotated[
@@ -51,8 +50,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout."
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the output of actors, and tracebacks.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 Explain = Annotated[
-    bool,
-    typer.Option("--explain", help="Also print the assumptions of each ε, and the rest of the tables."),
+    bool, typer.Option("--explain", help="Also print the assumptions of each ε, and the rest of the tables.")
 ]
 Log = Annotated[
     str | None,

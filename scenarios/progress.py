@@ -180,10 +180,7 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     model = f"{score(status)}  loss {_number(status.loss, '.4g')}".lstrip()
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
     if stated := _epsilons(status):
-        lines += [
-            Text(f"ε ({_terms(status, spec, 'closed-form GDP')}):"),
-            Text(f"  {'; '.join(stated)}"),
-        ]
+        lines += [Text(f"ε ({_terms(status, spec, 'closed-form GDP')}):"), Text(f"  {'; '.join(stated)}")]
     if spec.one_model:
         return lines + _participants(status, spec)
     return [*lines, _clients(status, spec)] if status.client_uploads else lines

@@ -167,11 +167,7 @@ def _orders(frame: memoryview) -> list[Order]:
     found = [decode_body(part) for part in _parts(frame, bodies, rows * _ROW.itemsize)]
     table = np.frombuffer(frame, _ROW, rows, _COUNTS.size)
     return [
-        Order(
-            *(client, found[body], round),
-            start_immediately=True,
-            sync=Sync(*sync) if synced else None,
-        )
+        Order(*(client, found[body], round), start_immediately=True, sync=Sync(*sync) if synced else None)
         for client, body, round, synced, *sync in table.tolist()
     ]
 

@@ -52,9 +52,7 @@ def create(experiment: PreparedVertical, place: Place) -> ClientActors:
         )
 
     server, server_made = start(
-        *(role, groups, threads),
-        *(bundles[0], place.group, place.bundle(0)),
-        *(local, plan.server.gpus),
+        *(role, groups, threads), *(bundles[0], place.group, place.bundle(0)), *(local, plan.server.gpus)
     )
     clients = [client(a, ()) for a in range(len(plan.actors))]
     return ClientActors(

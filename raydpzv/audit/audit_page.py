@@ -72,11 +72,7 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     mus = np.array([mu_of(float(epsilon), delta) for epsilon in x])
     (bound,) = ax.plot(x, ndtr(mus / 2), **plots.line(0), label="most that ε permits, Φ(μ/2)")
     expected = ax.scatter(
-        at,
-        [g.expected for g in guesses],
-        color=plots.PALETTE[2],
-        zorder=3,
-        label="expected of this attack",
+        at, [g.expected for g in guesses], color=plots.PALETTE[2], zorder=3, label="expected of this attack"
     )
     low, high = (np.array([getattr(g, end) for g in guesses]) for end in ("low", "high"))
     seen = ax.errorbar(

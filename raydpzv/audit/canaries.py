@@ -19,11 +19,7 @@ from raydpzv.keys import Key
 from raydpzv.registry import DATA_SOURCES
 
 LABEL, FEATURES, NEW_LABEL, ABSENT = "label", "features", "new_label", "absent"
-KINDS = {
-    "replace": (LABEL, FEATURES, NEW_LABEL),
-    "labels": (LABEL, NEW_LABEL),
-    "add_remove": (ABSENT,),
-}
+KINDS = {"replace": (LABEL, FEATURES, NEW_LABEL), "labels": (LABEL, NEW_LABEL), "add_remove": (ABSENT,)}
 """Neighbouring relation to the kinds of canaries that are neighbours under it and that an audit takes by default."""
 _ALL = (LABEL, FEATURES, NEW_LABEL, ABSENT)
 _FACTOR = -50.0

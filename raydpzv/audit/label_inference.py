@@ -95,11 +95,7 @@ def _check(run: RecordedRun, canaries: Sequence[Canary], epsilons: Sequence[floa
 
 
 def _guessed(
-    run: RecordedRun,
-    canaries: Sequence[Canary],
-    epsilon: float,
-    tests: int,
-    step: Callable[[], None],
+    run: RecordedRun, canaries: Sequence[Canary], epsilon: float, tests: int, step: Callable[[], None]
 ) -> LabelGuesses:
     from scipy.special import ndtr
 

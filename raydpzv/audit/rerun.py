@@ -121,9 +121,7 @@ class GuessesAudit:
 
 
 def audit_guesses(
-    run: RecordedRun,
-    canaries: Sequence[Canary],
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    run: RecordedRun, canaries: Sequence[Canary], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> GuessesAudit:
     """Make one run like this one in which every canary is changed by a coin of its own, and guess the coins.
 

@@ -181,9 +181,7 @@ def _refuse_whole(request: Request) -> Split:
 
 
 DIGITS = Source(
-    "1,797 handwritten digits of 8 x 8 pixels",
-    "scikit-learn, which includes it",
-    _reader("builtin:digits"),
+    "1,797 handwritten digits of 8 x 8 pixels", "scikit-learn, which includes it", _reader("builtin:digits")
 )
 
 BREAST_CANCER = Source(

@@ -49,9 +49,7 @@ def read_folder(request: Request) -> Split:
     for row in np.flatnonzero(times < 0)[:1].tolist():
         raise cells.wrong(row, "T", "a number of days that is 0 or more")
     table = Table(
-        *("tcga_brca", cells.numbers(features), events, 2, features),
-        silos=place % _REGIONS,
-        times=times,
+        *("tcga_brca", cells.numbers(features), events, 2, features), silos=place % _REGIONS, times=times
     )
     train, test = (np.flatnonzero(place // _REGIONS == part) for part in range(2))
     for part, rows in (("training", train), ("test", test)):

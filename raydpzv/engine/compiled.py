@@ -250,13 +250,7 @@ class CompiledTop:
         return older_rows(self._refreshed, ids, round, limit, serving)
 
     def two_point(
-        self,
-        client: int,
-        body: PerturbedEmbeddings,
-        round: int,
-        *,
-        smoothing: float,
-        clip: float,
+        self, client: int, body: PerturbedEmbeddings, round: int, *, smoothing: float, clip: float
     ) -> TwoPointService:
         ids, plus_PBE, minus_PBE = body.ids, body.plus, body.minus
         if plus_PBE.shape != minus_PBE.shape:

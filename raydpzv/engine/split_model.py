@@ -212,13 +212,7 @@ class Top(Protocol):
         ...
 
     def two_point(
-        self,
-        client: int,
-        body: PerturbedEmbeddings,
-        round: int,
-        *,
-        smoothing: float,
-        clip: float,
+        self, client: int, body: PerturbedEmbeddings, round: int, *, smoothing: float, clip: float
     ) -> TwoPointService:
         """Serve embeddings at w ± λu_p: slopes clipped to [-clip, clip], the cache refreshed, the head trained."""
         ...

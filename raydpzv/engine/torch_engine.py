@@ -233,13 +233,7 @@ class TorchTop:
         return self.table.older(ids, round, limit, serving)
 
     def two_point(
-        self,
-        client: int,
-        body: PerturbedEmbeddings,
-        round: int,
-        *,
-        smoothing: float,
-        clip: float,
+        self, client: int, body: PerturbedEmbeddings, round: int, *, smoothing: float, clip: float
     ) -> TwoPointService:
         ids, labels_B = body.ids, self._labels(body.ids)
         plus, minus = self._tensor(body.plus), self._tensor(body.minus)

@@ -34,11 +34,7 @@ class Log:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        start: bytes,
-        settings: LogSettings,
-        recent: Callable[[int, int], Slice | None],
+        self, folder: Path, start: bytes, settings: LogSettings, recent: Callable[[int, int], Slice | None]
     ) -> None:
         self._folder, self._start, self._settings, self._recent = folder, start, settings, recent
         self._lock = FileLock(folder / ".lock", thread_local=False)

@@ -231,9 +231,7 @@ def shapes(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     return make() if found is None else found
 
 
-def split_state(
-    module: torch.nn.Module,
-) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
+def split_state(module: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
     """Return a module's trained parameters and its constants (frozen parameters and buffers) by their first names.
 
     Raises InputError for no trained parameter, for lazy layers, for half precision, and for batch normalisation without

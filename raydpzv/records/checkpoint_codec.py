@@ -22,19 +22,7 @@ _ARRAY, _BODY, _RECORD = "$array", "$body", "$record"
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _RECORDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (
-        Order,
-        Release,
-        Sync,
-        Upload,
-        Receipt,
-        Attempt,
-        Activation,
-        Epoch,
-        Pull,
-        Arrival,
-        Delivery,
-    )
+    for kind in (Order, Release, Sync, Upload, Receipt, Attempt, Activation, Epoch, Pull, Arrival, Delivery)
 }
 
 

@@ -180,12 +180,7 @@ NUMBERS = pa.schema(
 )
 
 FAULT = pa.schema(
-    [
-        ("time", pa.float64()),
-        ("party", pa.string()),
-        ("kind", pa.string()),
-        ("message", pa.string()),
-    ]
+    [("time", pa.float64()), ("party", pa.string()), ("kind", pa.string()), ("message", pa.string())]
 )
 
 CLOCK = pa.schema(

@@ -138,11 +138,7 @@ def _clocks(run: RunView) -> Data:
     time[seen.round] = seen.time
     sent, up, down = metrics.bytes_by_round(run.rows["message"])
     total = np.concatenate([[0], up + down])[np.searchsorted(sent, at, "right")]
-    found = {
-        "update": numbers(at),
-        "time": numbers(np.maximum.accumulate(time)[at]),
-        "bytes": numbers(total),
-    }
+    found = {"update": numbers(at), "time": numbers(np.maximum.accumulate(time)[at]), "bytes": numbers(total)}
     if spent := _spent(run):
         values = np.concatenate([[0.0], spent.values])[np.searchsorted(spent.round, at, "right")]
         found["epsilon"] = numbers(np.maximum.accumulate(values))

@@ -188,11 +188,7 @@ def resumed_plan(plan: SearchPlan, folder: Path | None) -> SearchPlan:
 
 
 def planned(
-    scenario: str,
-    changes: Sequence[str],
-    space: Sequence[Dimension],
-    options: SearchTerms,
-    jobs: int | None,
+    scenario: str, changes: Sequence[str], space: Sequence[Dimension], options: SearchTerms, jobs: int | None
 ) -> tuple[SearchPlan, int]:
     """Return the plan of a search, and how many trials it would have if no draws were equal (0: it learns)."""
     base = catalog.load(scenario, changes)
@@ -293,12 +289,7 @@ def _draws_fresh_noise(plan: SearchPlan) -> bool:
 
 
 def _points(
-    space: Sequence[Dimension],
-    base: AnyScenario,
-    options: SearchTerms,
-    batch: int,
-    *,
-    higher: bool,
+    space: Sequence[Dimension], base: AnyScenario, options: SearchTerms, batch: int, *, higher: bool
 ) -> tuple[Drawing | None, list[tuple[str, ...]]]:
     """Return how a search that learns draws (None: it does not), and the settings of its first trials.
 
@@ -422,12 +413,7 @@ def _check_metric(plan: SearchPlan, first: Trial) -> None:
 
 
 def _in_this_process(
-    plan: SearchPlan,
-    todo: Todo,
-    folder: Path,
-    watch: SearchWatch,
-    stop: threading.Event,
-    until: int | None,
+    plan: SearchPlan, todo: Todo, folder: Path, watch: SearchWatch, stop: threading.Event, until: int | None
 ) -> None:
     if isinstance(todo, Promotion):
         while not stop.is_set() and (leg := todo.next_leg()):

@@ -426,12 +426,7 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
         spaces = [part.space for part in (found.drawing, found.population) if part]
         if any(d.kind == "grid" or d.kind not in KINDS for space in spaces for d in space):
             raise SpecError("space: wanted settings that are drawn")
-        more = (
-            _drawing(found.drawing, moved),
-            found.population,
-            found.promotes,
-            found.log_scaled,
-        )
+        more = (_drawing(found.drawing, moved), found.population, found.promotes, found.log_scaled)
         return SearchPlan(*terms, trials, found.actors, *more)
     except (SpecError, ValidationError) as error:
         fault = " ".join(str(error).split())[:200]

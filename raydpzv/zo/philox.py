@@ -78,12 +78,7 @@ def philox(seed: int | np.ndarray, block: np.ndarray) -> list[np.ndarray]:
     c2 = c3 = np.zeros_like(c0)
     for _ in range(ROUNDS):
         p0, p1 = c0 * np.uint64(MULTIPLIER_0), c2 * np.uint64(MULTIPLIER_1)
-        c0, c1, c2, c3 = (
-            (p1 >> shift) ^ c1 ^ key_0,
-            p1 & low,
-            (p0 >> shift) ^ c3 ^ key_1,
-            p0 & low,
-        )
+        c0, c1, c2, c3 = ((p1 >> shift) ^ c1 ^ key_0, p1 & low, (p0 >> shift) ^ c3 ^ key_1, p0 & low)
         key_0, key_1 = (key_0 + np.uint64(WEYL_0)) & low, (key_1 + np.uint64(WEYL_1)) & low
     return [c.astype(np.uint32) for c in (c0, c1, c2, c3)]
 

@@ -204,10 +204,7 @@ def _subtract(
             replay_products(x[first:last], seeds, amounts * factor, span, start=place, threads=threads)
         else:
             replay(
-                *(x[first:last], seeds, amounts * factor),
-                start=span.drawn + place,
-                law=law,
-                threads=threads,
+                *(x[first:last], seeds, amounts * factor), start=span.drawn + place, law=law, threads=threads
             )
 
 
@@ -267,11 +264,7 @@ def _variance_reduced(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: 
         w -= (g + mean) * _rounded(terms.lr)
 
 
-_MOVES: dict[str, Callable[..., None]] = {
-    "signsgd": _signed,
-    "adam": _adaptive,
-    "svrg": _variance_reduced,
-}
+_MOVES: dict[str, Callable[..., None]] = {"signsgd": _signed, "adam": _adaptive, "svrg": _variance_reduced}
 
 
 def _rounded(value: float) -> float:

@@ -6,12 +6,7 @@ from raydpzv.keys import Key, direction_seed, perturbation_seeds, step_seed
 
 # key, digest(), seed64(), three 32-bit draws of its generator
 ADDRESSES = [
-    (
-        Key(0),
-        "531e584433159a8f13da2b77063d177d",
-        1773224693680816015,
-        [3751347129, 1707621072, 771509820],
-    ),
+    (Key(0), "531e584433159a8f13da2b77063d177d", 1773224693680816015, [3751347129, 1707621072, 771509820]),
     (
         Key(7) / "client" / 3,
         "3094068b6f6951e6d126ee6f4ce80f44",

@@ -137,10 +137,7 @@ def run_small(method: str, overrides: tuple[str, ...] = ()) -> Run:
 @cache
 def recorded(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return what a small run leaves on disk: parts of its rows, snapshots, calls of fsync."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(os, "fsync", wraps=os.fsync) as synced,
-    ):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync", wraps=os.fsync) as synced:
         out = Path(folder) / "run"
         summary = scenarios.run(scenario(METHODS[method].kind, method, overrides), out).summary
         return {

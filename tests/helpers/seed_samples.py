@@ -78,10 +78,7 @@ def grouped() -> tuple[SeedTensor, ...]:
     )
 
 
-BASE = {
-    "scale": np.arange(3, dtype=np.float32) / 7,
-    "frozen": np.ones((2, 2), np.float32),
-}
+BASE = {"scale": np.arange(3, dtype=np.float32) / 7, "frozen": np.ones((2, 2), np.float32)}
 """Weights that readers of the vector "weights" have; the second is not trained."""
 ONE_STEP = (StepPhase(5, 1, 2, 0.1), StepPhase(2, 1, 1, 0.3))
 

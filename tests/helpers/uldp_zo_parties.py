@@ -45,10 +45,7 @@ def work(
 ) -> PairWork:
     given = noise(how, multiplier, seeded=seeded)
     all_of_it = ClientGroupParts(
-        *(objectives or [toy.objective()], parts, toy.KEY),
-        updates=history,
-        users=given,
-        recorded=recorded,
+        *(objectives or [toy.objective()], parts, toy.KEY), updates=history, users=given, recorded=recorded
     )
     return PairWork(all_of_it, how)
 

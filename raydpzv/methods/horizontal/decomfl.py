@@ -285,12 +285,7 @@ class LocalSteps(LocalWork):
         )
 
     def _estimates(
-        self,
-        objective: Objective,
-        at: Descent,
-        seeds: np.ndarray,
-        rows: Sequence[np.ndarray],
-        round: int,
+        self, objective: Objective, at: Descent, seeds: np.ndarray, rows: Sequence[np.ndarray], round: int
     ) -> tuple[list[float], np.ndarray]:
         """Return each client's loss and directional derivatives, float32 [clients, P].
 
@@ -304,11 +299,7 @@ class LocalSteps(LocalWork):
         return losses, values.astype(np.float32)
 
     def _derivatives(
-        self,
-        objective: Objective,
-        x: Vector,
-        directions: Sequence[Direction],
-        rows: Sequence[np.ndarray],
+        self, objective: Objective, x: Vector, directions: Sequence[Direction], rows: Sequence[np.ndarray]
     ) -> tuple[list[float], np.ndarray]:
         """Return each client's loss at x and its directional derivatives, [clients, P]."""
         settings = self._settings

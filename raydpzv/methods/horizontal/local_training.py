@@ -79,12 +79,7 @@ class TrainingClientGroup(ObjectiveThreads, Generic[S]):
     """
 
     def __init__(
-        self,
-        objectives: Sequence[Objective],
-        parts: Partition,
-        codec: Codec,
-        settings: S,
-        key: Key,
+        self, objectives: Sequence[Objective], parts: Partition, codec: Codec, settings: S, key: Key
     ) -> None:
         super().__init__(objectives)
         self._parts, self._codec, self._settings, self._key = parts, codec, settings, key

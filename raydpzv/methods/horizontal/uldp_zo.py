@@ -176,11 +176,7 @@ class UldpZoServer(AgreeingRounds, SeededServer):
     """Sums what the silos send and makes an update of the mean over users; aggregation: None: in the open."""
 
     def __init__(
-        self,
-        cohorts: Cohorts,
-        updates: Updates,
-        unit: float,
-        aggregation: Aggregation | None = None,
+        self, cohorts: Cohorts, updates: Updates, unit: float, aggregation: Aggregation | None = None
     ) -> None:
         super().__init__(cohorts, updates, value_bytes=_VALUE_BYTES)
         self._unit, self.aggregation = unit, aggregation or in_the_open()

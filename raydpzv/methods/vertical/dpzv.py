@@ -97,12 +97,7 @@ class DpzvClient(SplitClient):
     """Draws rows and directions, uploads h(w ± λu), descends along u by the scalar it gets back."""
 
     def __init__(
-        self,
-        client: int,
-        bottom: Bottom,
-        batches: Batches,
-        settings: ZerothOrder,
-        key: Key,
+        self, client: int, bottom: Bottom, batches: Batches, settings: ZerothOrder, key: Key
     ) -> None:
         super().__init__(client, bottom)
         self._batches, self._settings = batches, settings
@@ -191,9 +186,7 @@ class DpzvServer(CachingServer):
             raise TypeError(f"a DPZV server cannot serve {type(body).__name__}")
         self.begin_round()
         served = self.top.two_point(
-            *(upload.client, body, self._round),
-            smoothing=self._smoothing,
-            clip=self._privacy.bound,
+            *(upload.client, body, self._round), smoothing=self._smoothing, clip=self._privacy.bound
         )
         releases = tuple(
             self._release(p, ClippedSum(total, len(upload.ids), bad), upload)
@@ -426,9 +419,7 @@ DPZV = VerticalMethod(
     noise=_noise,
     contradictions=_contradictions,
     rule=lambda c: UpdateRule(
-        *(_rule(c), schedule_of(c, "lr"), c.perturbations),
-        gathered=c.gather,
-        average=c.average,
+        *(_rule(c), schedule_of(c, "lr"), c.perturbations), gathered=c.gather, average=c.average
     ),
     unrecorded=lambda c: "its noise on the head's gradients" if c.server == "dp_sgd" else None,
 )

@@ -96,11 +96,7 @@ def shapes_of(spec, run: Path) -> dict[str, list[bytes]]:
     found["ids"] = [ids[:6].astype(kind).tobytes() for ids in batches for kind in (np.int32, np.int64)]
     found["batch sizes"] = [sizes[:4].astype(kind).tobytes() for kind in (np.int32, np.int64, np.float64)]
     found["staleness"] = [rows["staleness"].column("age_sum").to_numpy()[-4:].tobytes()]
-    digests = [
-        environment["data_hmac_sha256"],
-        plain_digest(experiment),
-        summary["digest"],
-    ]
+    digests = [environment["data_hmac_sha256"], plain_digest(experiment), summary["digest"]]
     found["digests"] = [shape for d in digests for shape in (d.encode(), bytes.fromhex(d))]
     secrets = [read_key(run).hex(), *([] if coins is None else [f"{coins:064x}", str(coins)])]
     found["secrets"] = [s.encode() for s in secrets] + [read_key(run)]

@@ -234,10 +234,7 @@ def test_a_search_that_learns_continues_where_it_was_killed(place, monkeypatch):
         ),
         (("digits_dpzv", "--space", "space.toml", "--interval", "10"), "--interval: goes with --scheduler"),
         (("digits_dpzv", "--space", "space.toml", "--quantile", "0.5"), "--quantile: goes with --scheduler"),
-        (
-            ("digits_dpzv", "--space", "space.toml", "--grace", "10"),
-            "--grace: goes with --scheduler asha",
-        ),
+        (("digits_dpzv", "--space", "space.toml", "--grace", "10"), "--grace: goes with --scheduler asha"),
         (
             (
                 *("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),

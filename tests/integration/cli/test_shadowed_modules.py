@@ -49,10 +49,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_script_beside_modules_of_our_names_gets_ours(folder):
     (folder / "script.py").write_text(IMPORTS_OURS)
     result = call(folder, "script.py")
-    assert result.stdout.split() == [
-        str(ROOT / "actors/remote.py"),
-        str(ROOT / "scenarios/screen.py"),
-    ], result.stderr
+    assert result.stdout.split() == [str(ROOT / "actors/remote.py"), str(ROOT / "scenarios/screen.py")], (
+        result.stderr
+    )
 
 
 def test_a_module_that_was_imported_before_is_named(folder):

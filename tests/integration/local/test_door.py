@@ -335,11 +335,7 @@ def test_options_of_a_model_of_the_program_are_refused():
 
 def test_claims_name_what_they_suppose_of_own_code():
     x = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
-    settings = {
-        "data": {"split": "plain"},
-        "classes": ["0", "1"],
-        "server": "joint",
-    }
+    settings = {"data": {"split": "plain"}, "classes": ["0", "1"], "server": "joint"}
     small = {"updates": 3, "embedding": 2, "batch": 4} | settings
     proof, said = {"mode": "proved", "epsilon": 4.0, "clip": 1.0}, {}
     for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items():

@@ -163,10 +163,7 @@ def test_the_head_learns_by_scalars_and_by_bits(films, tmp_path):
     generator = Key(1).generator()
     x = generator.normal(size=(600, films.DIRECTIONS)).astype(np.float32)
     y = (x[:, :8].sum(1) > 0).astype(np.int64)
-    for method, settings in (
-        ("decomfl", {"lr": 2.5e-2, "estimate": "central"}),
-        ("feedsign", {"lr": 1e-2}),
-    ):
+    for method, settings in (("decomfl", {"lr": 2.5e-2, "estimate": "central"}), ("feedsign", {"lr": 1e-2})):
         scenario = raydpzv.horizontal(
             films.line, (x, y), clients=np.arange(600) % 20, loss="binary", method=method, updates=120,
             perturbations=8, smoothing=1e-2, cohort=10, every=120, **settings,

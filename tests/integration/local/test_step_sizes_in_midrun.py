@@ -41,10 +41,7 @@ SERVERS = {
     "zoo_vfl": ("zoo_vfl", ()),
     "czofo": ("czofo", ()),
 }
-CASES = [
-    *(("lr", *case) for case in CLIENTS.values()),
-    *(("server_lr", *case) for case in SERVERS.values()),
-]
+CASES = [*(("lr", *case) for case in CLIENTS.values()), *(("server_lr", *case) for case in SERVERS.values())]
 NAMES = [*(f"clients-{name}" for name in CLIENTS), *(f"head-{name}" for name in SERVERS)]
 ENGINES = ["torch", "compiled"] * len(CASES)
 """In turn: a method has one engine for its clients' row and the other for its head's, or for its neighbour's."""

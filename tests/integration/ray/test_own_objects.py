@@ -54,13 +54,7 @@ SCENARIOS = {
         Net(3), (X, Y), clients=Y, updates=8, lr=0.1, lora=LORA, resources={"hosts": 2}
     ),
     "adapters, vertical": lambda: raydpzv.vertical(
-        bottom,
-        [X[:, :3], X[:, 3:]],
-        Y,
-        updates=12,
-        embedding=3,
-        batch=16,
-        lora={"rank": 1, "targets": ["1"]},
+        bottom, [X[:, :3], X[:, 3:]], Y, updates=12, embedding=3, batch=16, lora={"rank": 1, "targets": ["1"]}
     ),
     "numbers, horizontal": lambda: raydpzv.horizontal(
         "mlp",

@@ -70,11 +70,7 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
     checkpoint = found.checkpoint
     state = dict(checkpoint.state) | {"works": [[client, n + 1] for client, n in checkpoint.state["works"]]}
     write_checkpoint(
-        path,
-        Checkpoint(checkpoint.round, state, checkpoint.weights),
-        found.extents,
-        found.log,
-        found.run,
+        path, Checkpoint(checkpoint.round, state, checkpoint.weights), found.extents, found.log, found.run
     )
     end = resume(tmp_path / "run")
     assert end.summary["digest"] != whole.summary["digest"]

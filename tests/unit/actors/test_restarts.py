@@ -61,9 +61,7 @@ def test_every_segment_that_came_no_further_is_charged_to_a_run_of_users(
     )
 
 
-def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(
-    tmp_path: Path,
-) -> None:
+def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(tmp_path: Path) -> None:
     spec = small("asynchronous", "record.checkpoint_updates=2", "record.flush=1e-3", "resources.restarts=1")
     wrong = ReplayMismatch(
         "update 5: its party is not what the ledger has; another machine or other versions"

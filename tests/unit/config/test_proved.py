@@ -165,10 +165,7 @@ def test_the_modes_old_word_is_accepted_with_a_note_and_digests_keep_it() -> Non
     new = load()
     old = load("privacy.mode=sound")
     assert (new.privacy.mode, old.privacy.mode) == ("proved", "proved")
-    assert (new.note, old.note) == (
-        "",
-        'privacy.mode: "sound" is now called "proved"; both are accepted',
-    )
+    assert (new.note, old.note) == ("", 'privacy.mode: "sound" is now called "proved"; both are accepted')
     digest = scenario_sha256(new)
     assert scenario_sha256(old) == digest
     tree = unlocated(as_tree(new))

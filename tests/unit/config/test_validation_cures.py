@@ -125,10 +125,7 @@ def test_advice_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_cures_are_read_off_a_complaint() -> None:
     assert cures(
         'data.scale: "unit" is fitted; use data.scale = "public" with data.centre and more, or "none"'
-    ) == [
-        'data.scale="public"',
-        'data.scale="none"',
-    ]
+    ) == ['data.scale="public"', 'data.scale="none"']
     assert cures("budget.epsilon: has no meaning here; leave it out") == ["budget.epsilon"]
     assert cures('method.server: wrong; with privacy.mode = "proved" use one of "frozen", "joint"') == [
         'method.server="frozen"',

@@ -85,8 +85,7 @@ def test_a_split_follows_its_key_alone():
 
 
 @pytest.mark.parametrize(
-    ("counts", "fraction"),
-    [([50, 1], 0.2), ([500, 2], 0.01), ([100, 3], 0.99), ([3, 3, 3, 3], 0.1)],
+    ("counts", "fraction"), [([50, 1], 0.2), ([500, 2], 0.01), ([100, 3], 0.99), ([3, 3, 3, 3], 0.1)]
 )
 def test_a_class_too_small_for_both_sides_is_named(counts, fraction):
     with refusal(DataError, "class", f"test_fraction {fraction}", "add rows"):

@@ -127,7 +127,7 @@ def test_what_the_paper_states_alone_is_not_private() -> None:
 
 def test_a_guess_is_never_rounded_below_its_bound() -> None:
     assert [guess(claim(1.0, guess=p)) for p in (0.502, 0.56066, 0.994, 0.9999, None)] == [
-        *("50.2 %", "56.1 %", "99.4 %", "100 %", ""),
+        *("50.2 %", "56.1 %", "99.4 %", "100 %", "")
     ]
 
 

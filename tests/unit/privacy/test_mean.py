@@ -185,13 +185,7 @@ def test_a_poisson_batch_may_outgrow_the_divisor() -> None:
     assert row(hidden, "client").epsilon > row(replace(hidden, batches="uniform"), "client").epsilon
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"noise": "seeded"}, "seed"),
-        ({"sigma": 0.0}, "no noise"),
-    ],
-)
+@pytest.mark.parametrize(("change", "word"), [({"noise": "seeded"}, "seed"), ({"sigma": 0.0}, "no noise")])
 def test_a_defect_makes_every_row_infinite_and_is_named(change: dict[str, object], word: str) -> None:
     setting = replace(BASE, **change)  # type: ignore[arg-type]
     assert all(c.epsilon == math.inf and not c.holds and c.direct_only is None for c in setting.table())

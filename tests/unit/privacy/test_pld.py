@@ -74,11 +74,7 @@ def test_whole_mean_is_d_times_the_papers_mu() -> None:
 
 @pytest.mark.parametrize(
     ("z", "rate", "budget", "relation"),
-    [
-        (1.7, 0.01, 1.0, "replace"),
-        (0.6, 0.02, 8.0, "add_remove"),
-        (3.0, 0.3, 1.0, "replace"),
-    ],
+    [(1.7, 0.01, 1.0, "replace"), (0.6, 0.02, 8.0, "add_remove"), (3.0, 0.3, 1.0, "replace")],
 )
 def test_poisson_releases_end_at_the_budget(z: float, rate: float, budget: float, relation: str) -> None:
     most = poisson_releases(noise_multiplier=z, rate=rate, delta=1e-5, budget=budget, relation=relation)

@@ -17,13 +17,7 @@ CLIP, BITS = 0.5, 10
 
 def setting(weights: str) -> UserReleasePlan:
     given = UserReleasePlan(
-        users=50,
-        silos=SILOS,
-        releases=RELEASES,
-        clip=CLIP,
-        delta=DELTA,
-        multiplier=1.0,
-        weights=weights,
+        users=50, silos=SILOS, releases=RELEASES, clip=CLIP, delta=DELTA, multiplier=1.0, weights=weights
     )
     return given.with_noise_for(1.0)
 

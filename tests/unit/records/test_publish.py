@@ -55,11 +55,7 @@ def test_without_a_row_that_holds_where_the_ledger_is_seen_there_is_no_adversary
 
 
 def test_no_path_of_the_operators_and_nothing_unknown_leaves():
-    settings = {
-        "seed": 3,
-        "data": {"source": "csv", "file": "mine/x"},
-        "arrivals": {"file": "mine/y"},
-    }
+    settings = {"seed": 3, "data": {"source": "csv", "file": "mine/x"}, "arrivals": {"file": "mine/y"}}
     found = publication(
         {
             "status": "failed",

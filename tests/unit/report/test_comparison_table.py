@@ -106,9 +106,7 @@ def test_runs_in_which_nothing_moves_limit_no_budget() -> None:
 
 def test_a_run_that_was_evaluated_only_before_its_first_update_limits_no_budget() -> None:
     runs, curves = tables(
-        [run("a", None, 0), run("x", None, 0)],
-        a(0, 0.0, 0.5),
-        curve("x", None, 0, [(0, 1.0, 1, 0, 0.1)]),
+        [run("a", None, 0), run("x", None, 0)], a(0, 0.0, 0.5), curve("x", None, 0, [(0, 1.0, 1, 0, 0.1)])
     )
     assert view(runs, curves).bytes_at == 300
     assert view(runs, curves).seconds_at == 4.0

@@ -119,12 +119,7 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
     words = legend_text(shown).replace("\n", " ")
     assert f"noised: {run_plots.PAPER}" in words
     assert f"noised: {run_plots.CLIENT}" in words
-    for term in (
-        "δ = 1e-05",
-        f"mechanism {MECHANISM}",
-        "relation replace one record",
-        "sensitivity 0.3125",
-    ):
+    for term in ("δ = 1e-05", f"mechanism {MECHANISM}", "relation replace one record", "sensitivity 0.3125"):
         assert words.count(term) == 2
     assert (
         words.count("accountant closed form (GDP)")

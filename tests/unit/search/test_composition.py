@@ -49,10 +49,7 @@ def test_other_noise_and_other_deltas_compose_as_the_loss_distributions_do():
     accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
     for z in (2.0, 5.0):
         accountant.compose(dp_accounting.GaussianDpEvent(z))
-    parts = [
-        claim(epsilon_of(1 / 2.0, 1e-4), delta=1e-4),
-        claim(epsilon_of(1 / 5.0, 1e-6), delta=1e-6),
-    ]
+    parts = [claim(epsilon_of(1 / 2.0, 1e-4), delta=1e-4), claim(epsilon_of(1 / 5.0, 1e-6), delta=1e-6)]
     found = spent(*parts)
     assert found.delta == 1e-6
     assert found.spent == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-3)

@@ -103,10 +103,7 @@ def test_a_choice_goes_to_a_neighbour():
 
 def test_a_trial_is_its_donors_scenario_with_other_step_sizes_from_the_turn_on():
     found = plan()
-    made = [
-        Turn(20, (exploit(0, 3, 0.05),)),
-        Turn(40, (exploit(1, 0, 0.06), exploit(2, 3, 0.07))),
-    ]
+    made = [Turn(20, (exploit(0, 3, 0.05),)), Turn(40, (exploit(1, 0, 0.06), exploit(2, 3, 0.07)))]
     trained = as_trained(found, made)
     assert [t.number for t in trained] == [0, 1, 2, 3]
     assert [t.spec.method.lr for t in trained] == [0.04] * 4

@@ -66,11 +66,7 @@ def test_time_that_is_over_ends_a_run_that_has_a_limit_and_no_end_yet():
 
 @pytest.mark.parametrize(
     ("privacy_filter", "charged"),
-    [
-        (CountingGuard(True), [(1, 1, 2)]),
-        (CountingGuard(False), []),
-        (CountingGuard(True, refused=1), []),
-    ],
+    [(CountingGuard(True), [(1, 1, 2)]), (CountingGuard(False), []), (CountingGuard(True, refused=1), [])],
     ids=["uploads release", "answers release", "the client has no room for it and did not send it"],
 )
 def test_an_upload_after_the_end_is_charged_but_not_served(privacy_filter, charged):
