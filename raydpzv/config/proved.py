@@ -106,7 +106,7 @@ def _noise(spec: VerticalScenario) -> Iterator[str]:
     if privacy.sigma is not None:
         yield 'privacy.sigma: has no meaning with mode = "proved"; give privacy.noise_multiplier, of one record'
     if privacy.clip is None:
-        yield "privacy.clip: noise needs a clip, since nothing else bounds one record's part; give a number above 0"
+        yield "privacy.clip: wanted a number above 0, since with noise nothing else bounds one record's part"
 
 
 def _two_of_three(spec: VerticalScenario) -> Iterator[str]:

@@ -252,7 +252,7 @@ def _on_means(spec: VerticalScenario) -> Iterator[str]:
     if spec.privacy.delta is None:
         yield "privacy.delta: wanted with ε or σ (an ε without δ means nothing here); give a number below 1/rows"
     if spec.privacy.clip is None:
-        yield "privacy.clip: noise needs a clip, since nothing else bounds one record's part; give a number above 0"
+        yield "privacy.clip: wanted a number above 0, since with noise nothing else bounds one record's part"
 
 
 def _on_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:

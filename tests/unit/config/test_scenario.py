@@ -123,7 +123,7 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             r'privacy.epsilon: has no meaning with privacy.mode = "none"',
         ),
         ({"privacy": {**PAPER, "delta": None}, **GOOD}, r"privacy.delta: wanted with ε"),
-        ({"privacy": {**PAPER, "clip": None}, **GOOD}, r"privacy.clip: noise needs a clip"),
+        ({"privacy": {**PAPER, "clip": None}, **GOOD}, r"privacy.clip: wanted a number above 0"),
         ({"privacy": {**PAPER, "sigma": 1.0}, **GOOD}, r"privacy: wanted either epsilon or sigma"),
         ({"privacy": PAPER, "budget": {"seconds": 3}}, r"budget.updates: wanted with privacy.epsilon"),
         ({"privacy": PAPER, "method": {"name": "sgd"}, **GOOD}, r'privacy.mode: "sgd" adds no noise'),

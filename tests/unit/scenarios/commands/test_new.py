@@ -223,7 +223,7 @@ def test_what_a_private_number_needs_is_marked_as_public(tmp_path, monkeypatch):
     text = (tmp_path / "own.toml").read_text()
     marked = [line.split()[:2] for line in text.splitlines() if line.endswith("# PUBLIC?")]
     assert marked == [["#", name] for name in ("centre", "spread", "smoothing", "clip")]
-    assert "privacy.clip: noise needs a clip" in complaint(call("run", "own.toml"))
+    assert "privacy.clip: wanted a number above 0" in complaint(call("run", "own.toml"))
     assert call(*words, "--public-from-data", "--force").exit_code == 0
     run = raydpzv.run(raydpzv.load("own.toml", ["budget.updates=4"]))
     assert run.epsilon["epsilon"] == pytest.approx(1)
