@@ -143,36 +143,16 @@ METHODS = Registry(
 )
 """Descriptors (`raydpzv.methods.descriptor`) of all methods."""
 
+_SOURCES = """
+digits breast_cancer wine mnist mnist5k fashion_mnist cifar10 csv parquet multiview
+synthetic synthetic_clients mimic3 synthetic_series amazon_polarity tokens synthetic_reviews
+survival synthetic_survival creditcard heart_disease tcga_brca
+"""
+
 DATA_SOURCES = Registry(
     "data set",
     "data.source",
-    {
-        name: f"raydpzv.data.sources:{name.upper()}"
-        for name in (
-            "digits",
-            "breast_cancer",
-            "wine",
-            "mnist",
-            "mnist5k",
-            "fashion_mnist",
-            "cifar10",
-            "csv",
-            "parquet",
-            "multiview",
-            "synthetic",
-            "synthetic_clients",
-            "mimic3",
-            "synthetic_series",
-            "amazon_polarity",
-            "tokens",
-            "synthetic_reviews",
-            "survival",
-            "synthetic_survival",
-            "creditcard",
-            "heart_disease",
-            "tcga_brca",
-        )
-    },
+    {name: f"raydpzv.data.sources:{name.upper()}" for name in _SOURCES.split()},
     own="raydpzv.data.own_data:source",
 )
 """`raydpzv.data.sources.Source` of every data set."""
