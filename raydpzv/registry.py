@@ -18,6 +18,11 @@ from raydpzv.foreign import is_foreign
 from raydpzv.package_check import import_module
 
 
+def _entries(module: str, names: str) -> dict[str, str]:
+    """Return the entries of a module that are called as there."""
+    return {name: f"{module}:{name}" for name in names.split()}
+
+
 class Registry(Mapping[str, Any]):
     """Entries of one kind by name, imported when they are asked for.
 
@@ -183,10 +188,7 @@ BOTTOMS = Registry(
     "bottom model",
     "model.bottom",
     {
-        "mlp": "raydpzv.models.bottoms:mlp",
-        "cnn": "raydpzv.models.bottoms:cnn",
-        "linear": "raydpzv.models.bottoms:linear",
-        "lstm": "raydpzv.models.bottoms:lstm",
+        **_entries("raydpzv.models.bottoms", "mlp cnn linear lstm"),
         "resnet18": "raydpzv.models.resnet:resnet18",
         "transformer": "raydpzv.models.transformer:transformer",
     },
@@ -211,11 +213,7 @@ WHOLE_MODELS = Registry(
     "model.kind",
     {
         "mlp": "raydpzv.models.bottoms:mlp",
-        "logistic": "raydpzv.models.whole:logistic",
-        "cnn_mnist": "raydpzv.models.whole:cnn_mnist",
-        "cnn_fashion": "raydpzv.models.whole:cnn_fashion",
-        "cnn_users": "raydpzv.models.whole:cnn_users",
-        "mlp_normed": "raydpzv.models.whole:mlp_normed",
+        **_entries("raydpzv.models.whole", "logistic cnn_mnist cnn_fashion cnn_users mlp_normed"),
     },
     own="raydpzv.models.own_model:model",
 )
@@ -224,10 +222,7 @@ WHOLE_MODELS = Registry(
 LOSSES = Registry(
     "loss",
     "model.loss",
-    {
-        name: f"raydpzv.models.losses:{name}"
-        for name in ("cross_entropy", "binary", "multi_label", "squared_error", "cox")
-    },
+    _entries("raydpzv.models.losses", "cross_entropy binary multi_label squared_error cox"),
     own="raydpzv.models.losses:own_loss",
 )
 """`raydpzv.models.losses.Loss` of labels of one kind; each data set has a usual one (`raydpzv.data.sources.Source`)."""

@@ -175,7 +175,7 @@ def score(status: Status) -> str:
 def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     """Return the lines below the bar: what the start waits for; then the model, ε with its terms, the clients."""
     if status.stage:
-        return [_waiting(status.stage)]
+        return [Text(f"starting: waiting for {status.stage}")]
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
     model = f"{score(status)}  loss {_number(status.loss, '.4g')}".lstrip()
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
@@ -184,10 +184,6 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     if spec.one_model:
         return lines + _participants(status, spec)
     return [*lines, _clients(status, spec)] if status.client_uploads else lines
-
-
-def _waiting(stage: str) -> Text:
-    return Text(f"starting: waiting for {stage}")
 
 
 def _participants(status: Status, spec: AnyScenario) -> list[RenderableType]:

@@ -47,9 +47,8 @@ def _parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
     """Yield the fields of a dataclass as parameters with typer's description: an option, if the type names none."""
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
-        kind, *found = (
-            get_args(hints[field.name]) if _is_annotated(hints[field.name]) else (hints[field.name],)
-        )
+        hint = hints[field.name]
+        kind, *found = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         described = copy(found[0]) if found else typer.Option()
         if isinstance(described, OptionInfo) and described.default is ...:
             # typer's first argument is the option's name here; alone, it would also add --no-NAME
@@ -59,7 +58,3 @@ def _parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, described]
         )
-
-
-def _is_annotated(hint: Any) -> bool:
-    return get_origin(hint) is Annotated

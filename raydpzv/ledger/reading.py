@@ -65,7 +65,8 @@ def _begin(data: bytes) -> tuple[dict[str, str], int, Any]:
 
 
 def _read_sealed(path: Path, data: bytes, first: int, about: dict[str, str], chain: bytes) -> Segment:
-    columns = _columns(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
+    table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    columns = {name: array(table[name]) for name in table.column_names if name != "check"}
     segment = _chained(path, first, columns, chain, True, (len(data), 0, 0))
     if (about["last"], about["end"]) != (str(segment.last), segment.chains[-1].hex()):
         raise damaged(path, f"ends with another update than {about['last']}", first)
@@ -136,10 +137,6 @@ def _closed(data: bytes, place: int) -> bool:
     """Return whether a record's end lies at or after `place`: the record there is then damaged, not torn."""
     words = np.frombuffer(data, U8, (len(data) - place) // 8, place)
     return bool((words >> np.uint64(32) == CLOSE).any())
-
-
-def _columns(table: pa.Table) -> dict[str, Array]:
-    return {name: array(table[name]) for name in table.column_names if name != "check"}
 
 
 def _chained(

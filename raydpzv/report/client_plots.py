@@ -48,7 +48,9 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
         for i, _, a in drawn:
             if client < len(a):
                 covers = any(
-                    b[client : client + 1] and _same(b[client], a[client]) for j, _, b in drawn if j < i
+                    b[client : client + 1] and np.array_equal(b[client].bins, a[client].bins)
+                    for j, _, b in drawn
+                    if j < i
                 )
                 look = plots.line(i) | ({"linestyle": plots.GAPS} if covers else {})
                 _histogram(ax, a[client], used, None if len(drawn) == 1 else look)
@@ -143,10 +145,6 @@ def _stalest(ages: Sequence[metrics.ClientStaleness]) -> list[int]:
     """Return up to 20 clients, in order of their numbers."""
     ranked = sorted(ages, key=lambda a: -math.inf if math.isnan(a.mean) else a.mean, reverse=True)
     return sorted(list(dict.fromkeys(a.client for a in ranked))[:_MOST_CLIENTS])
-
-
-def _same(one: metrics.ClientStaleness, other: metrics.ClientStaleness) -> bool:
-    return np.array_equal(one.bins, other.bins)
 
 
 def _histogram(ax: Axes, ages: metrics.ClientStaleness, used: int, look: dict[str, Any] | None) -> None:

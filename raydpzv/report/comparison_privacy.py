@@ -121,9 +121,10 @@ def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
     inner = [column for column in _COLUMNS if column.title not in _SHARED]
     parts: list[RenderableType] = [Text("Privacy: what is proved, and against whom", "bold"), Text(MEANING)]
     for (name, mechanism, delta), rows in blocks.items():
+        noise = "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
         parts += [
             Text(),
-            Text(f"{name}: {_said(mechanism)}; δ = {delta}"),
+            Text(f"{name}: {noise}; δ = {delta}"),
             Padding(grid(inner, rows).console(), (0, 0, 0, 2)),
         ]
     parts += [Text(), *map(Text, found.without)]
@@ -162,10 +163,6 @@ def _least(rows: Sequence[Mapping[str, Any]]) -> float:
 def _asked(run: Mapping[str, Any]) -> bool:
     """Return whether noise was asked for."""
     return any(run[name] is not None for name in ("epsilon", "multiplier", "sigma"))
-
-
-def _said(mechanism: str) -> str:
-    return "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
 
 
 def _place(row: Mapping[str, Any]) -> Place:

@@ -313,7 +313,8 @@ def _equal(one: SpentEpsilon, other: SpentEpsilon) -> bool:
 
 
 def _draw_epsilon(series: Sequence[SpentEpsilon]) -> tuple[Figure, list[Curve]]:
-    labels = ["\n".join([f"{s.run.label}: {s.name}", *_wrapped(f"({s.terms})")]) for s in series]
+    wrap = textwrap.TextWrapper(105, break_on_hyphens=False).wrap
+    labels = ["\n".join([f"{s.run.label}: {s.name}", *wrap(f"({s.terms})")]) for s in series]
     height = 3.97 + 0.17 * sum(label.count("\n") for label in labels)
     figure, ax = chart("ε spent so far", updates_axis([s.run for s in series]), "ε", height)
     curves = [
@@ -336,10 +337,6 @@ def _draw_epsilon(series: Sequence[SpentEpsilon]) -> tuple[Figure, list[Curve]]:
     plots.mark_ends(ax, curves)
     plots.legend(figure, handles, 1)
     return figure, curves
-
-
-def _wrapped(words: str) -> list[str]:
-    return textwrap.wrap(words, 105, break_on_hyphens=False)
 
 
 def bytes_per_update(runs: Sequence[RunView]) -> ReportFigure | None:

@@ -144,8 +144,10 @@ def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
         return True
     if until is None or not RunFolder.begun(path):
         return False
-    checkpoint = RunFolder(path).checkpoint()
-    return checkpoint is not None and checkpoint.round >= until and _evaluated(path, until)
+    folder, checkpoint = RunFolder(path), RunFolder(path).checkpoint()
+    if checkpoint is None or checkpoint.round < until:
+        return False
+    return until in folder.rows()["evaluation"]["round"].to_pylist()
 
 
 def is_paused_at(trial: Trial, path: Path, until: int | None) -> bool:
@@ -159,10 +161,6 @@ def is_paused_at(trial: Trial, path: Path, until: int | None) -> bool:
         return True
     folder = RunFolder(path)
     return folder.has_summary() and bool(folder.summary()["updates"] >= until)
-
-
-def _evaluated(path: Path, updates: int) -> bool:
-    return updates in RunFolder(path).rows()["evaluation"]["round"].to_pylist()
 
 
 def metric_at(path: Path, metric: str, updates: int) -> float:

@@ -136,7 +136,7 @@ def replay_seed_file(
     known = {model.name: model for model in file.models}
     if unknown := [name for name in names or () if name not in known]:
         raise InputError(f"{path}: holds no model of {unknown[0]}; it has {', '.join(known)}")
-    if base and file.frozen and (digest := _frozen(file, base)) != file.frozen:
+    if base and file.frozen and (digest := frozen_sha256(base, trained_names(file.models))) != file.frozen:
         raise InputError(
             f"{weights}: other weights beside the trained ones: sha256 {digest.hex() or 'of none'}, the seed "
             f"file wants {file.frozen.hex()}; give the weights that the training started from"
@@ -165,10 +165,6 @@ def _require_memory(path: Path, parameters: int) -> None:
             f"{path}: has {parameters:,} parameters, which want {8 * parameters / 2**30:,.0f} GiB, and this machine "
             f"has {there / 2**30:,.0f}; use a larger machine, or ask for one model with --client"
         )
-
-
-def _frozen(file: SeedFile, base: Mapping[str, RawTensor]) -> bytes:
-    return frozen_sha256(base, trained_names(file.models))
 
 
 def trained_names(models: Iterable[SeededModel]) -> set[str]:

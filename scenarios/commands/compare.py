@@ -18,7 +18,6 @@ from raydpzv.compare.plan import MOST_SEEDS, Comparison, Planned
 from raydpzv.compare.results import FAILED, OK
 from raydpzv.compare.run_comparison import PoolOptions
 from raydpzv.config import catalog
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError, missing
 from raydpzv.report.comparison_table import Compared
 from scenarios import screen
@@ -91,12 +90,8 @@ def noise_dropped(what: Sequence[str], comparison: Comparison) -> list[str]:
     """Return a sentence for each scenario that adds noise by itself but none in a comparison without values of ε."""
     if catalog.comparison(what[0]) is not None or any(line.epsilon is not None for line in comparison.lines):
         return []
-    noisy = [name for name in what if _adds_noise(catalog.load(name))]
+    noisy = [name for name in what if catalog.load(name).noised]
     return [f"noise of {name} dropped: no --epsilons given" for name in noisy]
-
-
-def _adds_noise(spec: AnyScenario) -> bool:
-    return spec.noised
 
 
 def _on_ray(how: Execution) -> bool:
