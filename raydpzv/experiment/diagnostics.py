@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from raydpzv.arrow_columns import array, equal
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.methods.schedule import never_reached
 from raydpzv.records import lateness, metrics
@@ -35,8 +34,10 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
 
     failed: why the run is no result, in a word and in a sentence, as `raydpzv.experiment.diagnostics.failure` says it.
     """
-    said = [experiment.spec.note] if experiment.spec.note else []
-    found = [*said, *_unused(experiment), *_late_changes(experiment.spec)]
+    spec = experiment.spec
+    said = [spec.note] if spec.note else []
+    late = never_reached(spec.method, spec.budget.updates) if spec.budget.updates else ()
+    found = [*said, *_unused(experiment), *late]
     found += _of_result(experiment, rows, failed)
     found += _lateness(experiment, rows) if experiment.lateness_by_client else _overall_lateness(rows)
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
@@ -54,10 +55,6 @@ def _unused(experiment: Prepared) -> list[str]:
     return [
         f"no client holds the columns {', '.join(columns[:_LISTED])}{more}: they are not used; list them in {setting}"
     ]
-
-
-def _late_changes(spec: AnyScenario) -> Iterator[str]:
-    return never_reached(spec.method, spec.budget.updates) if spec.budget.updates else iter(())
 
 
 def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[str]:

@@ -361,7 +361,10 @@ class RunFinalizer:
         """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
         self._watch.last_status(status)
         spent = self._whole(spent, status, facts)
-        ends = [_model_row(name, x, status.updates) for name, x in models.items()]
+        ends = [
+            {"party": name, "round": status.updates, "parameters": x.size, "sha256": sha256(x)}
+            for name, x in models.items()
+        ]
         self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)), last=True)
         folder, reason = self._writer.folder, status.stop_reason or ""
         if folder:
@@ -467,7 +470,3 @@ def _pairs(experiment: Prepared) -> list[dict[str, Any]]:
         for pairs in (parts.pairs(silo),)
         for user, records in zip(pairs.users.tolist(), pairs.counts.tolist(), strict=True)
     ]
-
-
-def _model_row(party: str, values: np.ndarray, round: int) -> dict[str, Any]:
-    return {"party": party, "round": round, "parameters": values.size, "sha256": sha256(values)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
@@ -219,15 +219,12 @@ def _listed(name: str, values: Any) -> Array:
 def _whole(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     info = np.iinfo(cast(Any, dtype))
     whole = array.dtype.kind in "iu" or all(isinstance(value, int | np.integer) for value in array.tolist())
-    if not whole or any(not info.min <= int(end) <= info.max for end in _ends(array)):
+    ends = (array.min(), array.max()) if len(array) else ()
+    if not whole or any(not info.min <= int(end) <= info.max for end in ends):
         raise InputError(
             f"{name}: wanted whole numbers from {info.min} to {info.max}, got {array.tolist()[:5]}"
         )
     return array.astype(dtype)
-
-
-def _ends(array: Array) -> Sequence[Any]:
-    return (array.min(), array.max()) if len(array) else ()
 
 
 def _rounded(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
