@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,8 @@ def _one_job() -> Iterator[None]:
     """Make a comparison's runs in this process where no test asks for more: another one imports for seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("raydpzv.compare.run_comparison.cores", lambda: 1)
+        # the heap stays frozen from the collection on; a run would thaw it
+        patch.setattr("raydpzv.experiment.runner.frozen_heap", nullcontext)
         yield
 
 
