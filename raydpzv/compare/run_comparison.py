@@ -348,11 +348,13 @@ def _work(pipe: Any, root: Path) -> None:
     stop, todo = threading.Event(), SimpleQueue[Planned | None]()
 
     def hear() -> None:
-        with suppress(EOFError, OSError):  # the other end is closed, or its process has died
-            while (planned := pipe.recv()) is not None:
-                todo.put(planned)
-        stop.set()
-        todo.put(None)
+        try:
+            with suppress(EOFError, OSError):  # the other end is closed, or its process has died
+                while (planned := pipe.recv()) is not None:
+                    todo.put(planned)
+        finally:  # also if what came cannot be read
+            stop.set()
+            todo.put(None)
 
     def say(said: Status | str) -> None:
         with suppress(OSError):  # nobody listens: `hear` stops the run

@@ -32,7 +32,7 @@ _MOST_ROWS = 1 << 13
 _SMALL = 1 << 14
 """Parameters up to which a moved copy of all of them takes less time."""
 _ADAPTED = 8
-"""A module with this many times the parameters that move spends its time in frozen layers, and copies cost nothing."""
+"""Where all parameters are this many times those that move, time goes into frozen layers, and copies cost nothing."""
 _LARGE = 1 << 22
 """Parameters above which directions go one by one: activations of several would take memory, and save little time."""
 _MOST_NUMBERS = 1 << 20

@@ -3,6 +3,8 @@
 import math
 import shutil
 import threading
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pyarrow.compute as pc
 import pytest
@@ -12,6 +14,7 @@ from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import (
     RUNS_FOLDER,
+    _work,
     check_ready,
     finished,
     one_by_one,
@@ -224,3 +227,18 @@ def test_a_proved_mode_stays_proved_at_every_epsilon_and_all_rows_are_what_was_p
     assert replaced["claimed"] > claim["claimed"]
     with pytest.raises(SpecError, match=r'"proved" is for method\.name = "dpzv"'):
         resolved(file.model_copy(update={"methods": (MethodEntry(set=("method.name=vafl",)),)}))
+
+
+def test_a_worker_ends_that_cannot_read_what_it_is_to_run(monkeypatch, tmp_path):
+    def unreadable():
+        raise ImportError("no module named mine")
+
+    said = SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda found: said.put(found.exc_type))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the worker sets it
+    pipe = SimpleNamespace(recv=unreadable, send=lambda said: None)
+    worker = threading.Thread(target=_work, args=(pipe, tmp_path), daemon=True)
+    worker.start()
+    worker.join(timeout=30)
+    assert not worker.is_alive()
+    assert said.get(timeout=30) is ImportError
