@@ -10,7 +10,8 @@ noise, VAFL without. Horizontal: DeComFL with four clients and five directions, 
 is the time of their forward passes alone. `--shapes` takes convolutions, a transformer and ResNet-18 in place of dense
 layers.
 
-`--threads N` takes the wall clock in place of CPU time, with one thread for the clients and with N.
+`--threads N` takes the wall clock in place of CPU time, with one thread for the clients and with N. `--cuda` takes it
+too, with models of 0.8 to 124 million parameters and their loops on the GPU.
 
 A figure is CPU time on one thread after the first updates. It is without checkpoints, which take at most a fortieth of
 a long run: a turn is too short for one. The ways take turns. A ratio is the median over the turns of a loop's time by
@@ -49,10 +50,15 @@ from raydpzv.experiment.vertical import PreparedVertical
 
 METHODS = ("dpzv", "vafl", "decomfl", "mezo")
 VERTICAL = ("dpzv", "vafl")
-HIDDEN = ((3,), (16,), (64,), (128,), (256,), (512,), (1024,), (2048,), (4096,), (2048, 2048), (2048, 4096))
-"""Hidden widths of a dense bottom: 655 to 8,857,616 parameters."""
-WHOLE = ((3,), (16,), (64,), (256,), (1024,), (1024, 1024), (2048, 4096), (4096, 4096))
-"""Hidden widths of a dense whole model: 2,395 to 20,037,642 parameters."""
+LARGE = ((4096, 8192), (8192, 8192, 6144))
+"""Hidden widths of the largest models: about 36 and 120 million parameters."""
+HIDDEN = (
+    *((3,), (16,), (64,), (128,), (256,), (512,), (1024,), (2048,), (4096,), (2048, 2048), (2048, 4096)),
+    *LARGE,
+)
+"""Hidden widths of a dense bottom: 655 parameters and more, 8,857,616 before the largest."""
+WHOLE = ((3,), (16,), (64,), (256,), (1024,), (1024, 1024), (2048, 4096), (4096, 4096), *LARGE)
+"""Hidden widths of a dense whole model: 2,395 parameters and more, 20,037,642 before the largest."""
 STEP_DOWN = 1.3
 """How many times as large a ratio may be at a size as at the next one."""
 OVER_FORWARDS = 1.15
@@ -67,11 +73,15 @@ SHAPES = ("cnn_mnist", "cnn_cifar", "transformer", "resnet18")
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one size: its name in tables, hidden widths, and the shape if it is not of dense layers."""
+    """A model of one size: its name in tables, hidden widths, and the shape if it is not of dense layers.
+
+    cuda: it is computed on a GPU.
+    """
 
     method: str
     hidden: tuple[int, ...]
     shape: str = ""
+    cuda: bool = False
 
     @property
     def name(self) -> str:
@@ -94,6 +104,7 @@ def experiment(case: Case, engine: str) -> Any:
         hidden = f"model.hidden={list(case.hidden)}"
         if case.method in VERTICAL:
             own = ("split.how=columns", "model.embedding=16", "model.head_hidden=64", *private)
+            own += ("resources.client_gpus=0.1",) if case.cuda else ()
             overrides = [f"method.name={case.method}", hidden, *data, *own, *common]
             found = scenarios.load("digits_dpzv", overrides)
         else:
@@ -101,6 +112,7 @@ def experiment(case: Case, engine: str) -> Any:
             count = "1" if clients == 1 else "5"
             own = (f"split.clients={clients}", f"method.perturbations={count}", "method.lr=1e-4")
             cohort = () if clients == 1 else ("method.cohort=4",)
+            cohort += ("resources.host_gpus=1",) if case.cuda else ()
             overrides = [f"method.name={case.method}", hidden, *data, *own, *cohort, *common]
             found = scenarios.load("digits_decomfl", overrides)
     return prepare(found)
@@ -131,6 +143,7 @@ def _shaped(case: Case, engine: str) -> Any:
         updates=1_000_000,
         evaluate={"every": 100_000_000},
         record={"checkpoint_updates": 1_000_000},
+        **({"resources": {"client_gpus": 0.1}} if case.cuda else {}),
         **settings,
     )
 
@@ -203,8 +216,7 @@ class TunedParties(TorchParties):
     def step_dpzv(self, client: int, ids: np.ndarray) -> None:
         """One update of DPZV."""
         x, radius, flat = self.tensors[client][ids], self.method.smoothing, self.flats[client]
-        torch.randn(len(flat), out=self.u)
-        scale = math.sqrt(len(flat)) / float(self.u.norm())
+        scale = math.sqrt(len(flat)) / float(self.u.normal_().norm())
         sides = []
         for sign in (1, -1):
             torch.add(flat, self.u, alpha=sign * radius * scale, out=self.moved)
@@ -242,8 +254,9 @@ class Federation:
     def __init__(self, experiment: PreparedHorizontal) -> None:
         spec, train = experiment.spec, experiment.split.train
         self.method, self.central = spec.method, spec.method.name == "mezo"
-        self.x, self.y = torch.tensor(train.x), torch.tensor(train.y)
-        self.module = experiment.plan.module()
+        self.device = experiment.local_device
+        self.x, self.y = torch.tensor(train.x).to(self.device), torch.tensor(train.y).to(self.device)
+        self.module = experiment.plan.module().to(self.device)
         self.rows = [experiment.parts.rows(m) for m in range(spec.split.clients)]
         self.random = np.random.Generator(np.random.Philox(1))
         self.flat = flattened(self.module)
@@ -288,9 +301,9 @@ class Federation:
     @torch.no_grad()
     def shift(self, seed: int, amount: float) -> None:
         """Add amount · u to the parameters, u drawn again from its seed."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(self.device).manual_seed(seed)
         for p in self.module.parameters():
-            p.data.add_(torch.randn(p.shape, generator=generator), alpha=amount)
+            p.data.add_(torch.randn(p.shape, generator=generator, device=self.device), alpha=amount)
 
     @torch.no_grad()
     def tuned(self) -> None:
@@ -301,7 +314,7 @@ class Federation:
         base = None if self.central else self.losses(batches)
         self.sum.zero_()
         for _ in range(count):
-            torch.randn(len(self.flat), out=self.u)
+            self.u.normal_()
             torch.add(self.flat, self.u, alpha=radius, out=self.moved)
             point_at(self.module, self.moved)
             ahead = self.losses(batches)
@@ -360,12 +373,15 @@ def beside_table(method: str, threads: int, cases: Sequence[Mapping[str, Any]]) 
     show(f"{method}: µs of an update on the wall clock, by threads", columns, rows)
 
 
-def timed(updates: Iterator[None], count: int) -> float:
-    """Return CPU seconds of one of the next updates."""
-    began = time.process_time()
+def timed(updates: Iterator[None], count: int, cuda: bool = False) -> float:
+    """Return CPU seconds of one of the next updates; cuda: seconds by the clock on the wall, until it is computed."""
+    clock = time.perf_counter if cuda else time.process_time
+    began = clock()
     for _ in islice(updates, count):
         pass
-    return (time.process_time() - began) / count
+    if cuda:
+        torch.cuda.synchronize()
+    return (clock() - began) / count
 
 
 def measure(case: Case, engines: Sequence[str], repeats: int, seconds: float) -> dict[str, Any]:
@@ -374,18 +390,20 @@ def measure(case: Case, engines: Sequence[str], repeats: int, seconds: float) ->
     first = next(iter(prepared.values()))
     made = loops(first, case.method)
     for updates in made.values():
-        timed(updates, 3)
-    count = int(min(1000, max(5, seconds / timed(made["ordinary"], 5))))
+        timed(updates, 3, case.cuda)
+    count = int(min(1000, max(5, seconds / timed(made["ordinary"], 5, case.cuda))))
     warm = min(200, max(4, count // 4))
     found: dict[str, list[float]] = {name: [] for name in (*made, *engines)}
     for _ in range(repeats):
         for name, updates in made.items():
-            found[name].append(1e6 * timed(updates, count))
+            found[name].append(1e6 * timed(updates, count, case.cuda))
         for engine, of in prepared.items():
-            found[engine].append(1e6 * run(of, warm, count).cpu)
+            pace = run(of, warm, count)
+            found[engine].append(1e6 * (pace.wall if case.cuda else pace.cpu))
     size = sum(p.numel() for p in (first.flat_model(first.model_names()[-1]).module).parameters())
     resolved = {engine: of.engine for engine, of in prepared.items()}
-    return {"case": case.name, "parameters": size, "engine": resolved, "updates": count, "us": found}
+    what = {"case": case.name, "cuda": case.cuda, "parameters": size, "engine": resolved}
+    return what | {"updates": count, "us": found}
 
 
 def ratio(found: Mapping[str, Any], of: str, by: str) -> float:
@@ -422,21 +440,29 @@ def table(method: str, cases: Sequence[Mapping[str, Any]], engines: Sequence[str
         rows.append((found["case"], *cells))
     columns = ["model", "parameters", "engine", *ways, f"ordinary / {engines[0]}", "target", "tuned / it"]
     columns += [] if method in VERTICAL else ["it / forwards", "target"]
-    show(f"{method}: CPU µs of an update", columns, rows)
+    clock = "wall clock on a GPU" if cases[0]["cuda"] else "CPU"
+    show(f"{method}: µs of an update, {clock}", columns, rows)
     overs = [ratio(found, "ordinary", engines[0]) for found in cases]
     down = max((a / b for a, b in pairwise(overs)), default=1.0)
     if cases[0]["case"] not in SHAPES:
         print(f"{method}: largest step down {down:.2f}, {verdict(down, STEP_DOWN, at_most=True)}")
 
 
-def cases(method: str, shapes: bool, most: int) -> list[Case]:
-    """Return a method's cases of at most so many parameters."""
+def cases(method: str, shapes: bool, most: int, cuda: bool) -> list[Case]:
+    """Return a method's cases of at most so many parameters; on a GPU of 800,000 at least."""
     if shapes:
         widths = {"cnn_mnist": (16, 32), "cnn_cifar": (32, 64), "resnet18": (64, 128, 256, 512)}
-        return [Case(method, widths.get(shape, ()), shape) for shape in SHAPES] if method in VERTICAL else []
+        if method not in VERTICAL:
+            return []
+        return [Case(method, widths.get(shape, ()), shape, cuda) for shape in SHAPES]
     inputs, outputs, listed = (196, 16, HIDDEN) if method in VERTICAL else (784, 10, WHOLE)
     sizes = [sum((a + 1) * b for a, b in pairwise((inputs, *hidden, outputs))) for hidden in listed]
-    return [Case(method, hidden) for hidden, size in zip(listed, sizes, strict=True) if size <= most]
+    least = 800_000 if cuda else 0
+    return [
+        Case(method, hidden, cuda=cuda)
+        for hidden, size in zip(listed, sizes, strict=True)
+        if least <= size <= most
+    ]
 
 
 def main() -> int:
@@ -449,12 +475,15 @@ def main() -> int:
         "--most", type=int, default=1_000_000, metavar="N", help="parameters of a model, at most"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="what N threads gain vertical methods")
+    parser.add_argument("--cuda", action="store_true", help="models and loops on the GPU")
     given = parser.parse_args()
+    if given.cuda and not torch.cuda.is_available():
+        parser.error("--cuda: there is no GPU here")
     before, repeats = environment(), given.repeats or (1 if given.quick else 5)
     figures: dict[str, list[dict[str, Any]]] = {}
     with one_thread("torch"):
         for method in given.methods:
-            found = cases(method, given.shapes, given.most)
+            found = cases(method, given.shapes, given.most, given.cuda)
             if not found or (given.threads and method not in VERTICAL):
                 continue
             if given.threads:

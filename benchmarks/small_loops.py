@@ -55,15 +55,15 @@ class TorchParties(Parties):
     def __init__(self, experiment: PreparedVertical) -> None:
         super().__init__(experiment)
         width, how = self.model.embedding, self.method
-        self.tensors, self.labels = (
-            [torch.tensor(client.x_train) for client in experiment.clients],
-            torch.tensor(self.y),
-        )
+        device = experiment.local_device
+        self.tensors = [torch.tensor(client.x_train).to(device) for client in experiment.clients]
+        self.labels = torch.tensor(self.y).to(device)
         self.bottoms = [
-            bottom_module(experiment.spec, m, x.shape[1:]).eval() for m, x in enumerate(self.tensors)
+            bottom_module(experiment.spec, m, x.shape[1:]).eval().to(device)
+            for m, x in enumerate(self.tensors)
         ]
-        self.head = experiment.server.head()
-        self.table = torch.zeros(len(self.y), self.clients, width)
+        self.head = experiment.server.head().to(device)
+        self.table = torch.zeros(len(self.y), self.clients, width, device=device)
         momentum = getattr(how, "momentum", 0.0)
         self.of_head = torch.optim.SGD(self.head.parameters(), how.server_lr, how.server_momentum)
         self.of_bottoms = [
