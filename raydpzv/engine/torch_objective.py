@@ -40,6 +40,7 @@ from raydpzv.zo.vectors import Vector
 
 _EVALUATION_ROWS = 512
 _STACK_FLOATS = 1 << 20  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
+_STACK_FLOATS_ON_GPU = 1 << 24  # there launches are what a small stack waits for
 _POOLED_POINTS = 8  # all 25 at once take 2 MB more memory and no less time
 _KEPT_BYTES = 31 << 20
 _LARGE = 1 << 22
@@ -301,7 +302,8 @@ class TorchObjective:
         """Return the points to evaluate at once. Bits may follow it, so model and number of points alone decide."""
         if self._pooled:
             return min(points, _POOLED_POINTS)
-        return max(1, min(points, _STACK_FLOATS // self.size)) if self._stacks else 1
+        room = _STACK_FLOATS if self._device.type == "cpu" else _STACK_FLOATS_ON_GPU
+        return max(1, min(points, room // self.size)) if self._stacks else 1
 
     @property
     def _moves(self) -> bool:
