@@ -174,19 +174,20 @@ class TorchObjective:
         if self._layers or directions[0].law == "rank_one" or self._size > _LARGE:
             return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
         check_fit(self.size, at, *directions)
-        found = [np.empty((len(rows), len(directions))) for _ in range(2)]
+        found_2MP = torch.empty(2, len(rows), len(directions), dtype=torch.float64, device=self._device)
         step = self._together(len(directions))
         for first in range(0, len(directions), step):
             chunk = directions[first : first + step]
             sides = self._sides(len(chunk))
             for direction, plus_d, minus_d in zip(chunk, *sides, strict=True):
                 direction.add_both_ways(at, radius, plus_d, minus_d)
-            for points_Pd, losses_MP in zip(sides, found, strict=True):
+            for points_Pd, losses_MP in zip(sides, found_2MP, strict=True):
                 if points_Pd is self._other_1d:
                     self._model.flat.copy_(points_Pd[0])
                 for losses_P, batch in zip(losses_MP, rows, strict=True):
-                    losses_P[first : first + len(chunk)] = self._losses(points_Pd, batch).cpu()
-        return found[0], found[1]
+                    losses_P[first : first + len(chunk)] = self._losses(points_Pd, batch)
+        plus_MP, minus_MP = found_2MP.cpu().numpy()
+        return plus_MP, minus_MP
 
     def _jointly(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]

@@ -19,7 +19,7 @@ _SIGN_LANES = 128
 """Philox blocks of a program of `_signs`: half a tile of 32768 elements."""
 _SEEDS = 4
 """Seeds that `_signs` takes in one pass over x."""
-_AT_ONCE = 1 << 24
+_CHUNK = 1 << 24
 """Normals of which the squares are added up at a time: 64 MiB."""
 _SUMS = 32
 """Sums of squares of a program of `_add_squares`."""
@@ -89,8 +89,8 @@ def squared_norm(where: str, seed: np.uint64, size: int) -> float:
     """Return `raydpzv.zo.numba_kernel.squared_norm`, made on this device."""
     sums = torch.zeros(1024, dtype=torch.float64, device=where)
     with torch.cuda.device_of(sums):
-        z = torch.zeros(min(size, _AT_ONCE), device=where)
-        for start in range(0, size, _AT_ONCE):
+        z = torch.zeros(min(size, _CHUNK), device=where)
+        for start in range(0, size, _CHUNK):
             piece = z[: size - start].zero_()
             _move(piece, seed, -1.0, start, piece, piece)
             tiles = -(-piece.numel() // 1024)

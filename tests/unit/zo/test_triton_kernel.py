@@ -44,7 +44,7 @@ if law == "rademacher" and count == 5:
 ONE_SEED = """
 import numpy as np, torch
 from raydpzv.zo import kernels, triton_kernel
-triton_kernel._AT_ONCE, size, seed = 2048, 5000, np.uint64({seed})
+triton_kernel._CHUNK, size, seed = 2048, 5000, np.uint64({seed})
 x = torch.linspace(-1, 1, size)
 found, expected = torch.empty(2, size), torch.empty(2, size)
 triton_kernel.add_both_ways(*found, x, seed, float(np.float32(0.7)))
