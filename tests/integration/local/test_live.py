@@ -25,7 +25,6 @@ from tests.helpers.programs import Forked
 CHANGES = ("budget.updates=1000000", "evaluate.every=50", "record.flush=1000")
 """No parts of rows are written: the page follows the checkpoints."""
 
-
 CLICK_WHILE_LOADING = """new MutationObserver((_, observer) => {
   const box = document.getElementById("logy");
   if (box) { observer.disconnect(); box.click(); }
@@ -109,7 +108,7 @@ def test_a_page_follows_a_run_to_its_end(tmp_path):
         assert "every ε is that of the whole run, as planned" in live.page()
         assert '"name":"dpzv"' in live.page(), "its curve has a name in the legend"
         process.send_signal(signal.SIGINT)
-        until(lambda: process.poll() is not None, 60)
+        until(lambda: process.poll() is not None)
         assert process.returncode == 130
     assert "updates so far" not in live.page()
     assert "stopped" in live.page()
@@ -169,7 +168,7 @@ def test_watch_ends_with_ctrl_c_and_says_what_is_wrong(tmp_path):
         url = process.stdout.readline().strip()
         assert "<!DOCTYPE html>" in asked(url)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait() == 0
     assert "not a run folder" in complaint(call("watch", tmp_path / "nothing"))
 
 
