@@ -25,7 +25,7 @@ from scenarios.command_options import CompareCommand, Execution
 from scenarios.comparison_progress import comparison_progress, show_comparison
 from scenarios.exit_codes import leave
 from scenarios.options import chosen_runner, numbers, output_folder
-from scenarios.progress import stop_on_signal
+from scenarios.progress import foreground
 
 
 def compare_command(options: CompareCommand) -> None:
@@ -79,7 +79,7 @@ def made(comparison: Comparison, folder: Path, how: Execution, console: Console)
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
         shown = comparison_progress(comparison, todo, console, stopped, quiet=how.quiet)
-        with stop_on_signal(console, stopped), shown as watch:
+        with foreground(console, stopped), shown as watch:
             yield watch
 
     pool = PoolOptions("ray" if _on_ray(how) else "local", how.jobs, how.address, how.verbose)
