@@ -126,8 +126,8 @@ def trial_columns(plan: SearchPlan, rows: Sequence[Row]) -> list[Column[Row]]:
         _figures("updates", "updates", "{:,.0f}"),
     ]
     if any(not math.isnan(row["rate_asked"]) for row in rows):
-        found.append(_figures("late", "late", "{:.0%}"))
         found += [
+            Column("late", itemgetter("late"), lambda share: text.percent(share, 0)),
             Column("uploads/s", itemgetter("throughput"), text.short),
             Column("asked", itemgetter("rate_asked"), text.short),
         ]
@@ -414,7 +414,7 @@ def missed(row: Mapping[str, Any]) -> str:
         return ""
     found = []
     if late > LATE:
-        found.append(f"{late:.0%} of its activations began late")
+        found.append(f"{text.percent(late, 0)} of its activations began late")
     expected = uploads / measured * asked
     if uploads < (1 - LATE) * expected and uploads < expected - _DEVIATIONS * math.sqrt(expected):
         found.append(f"{measured:.3g} uploads a second came, {asked:.3g} are asked")
@@ -477,8 +477,7 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
     if (over in plan.log_scaled or wide(places)) and min(places) > 0:
         plain_log(ax, "x")
     if over == "epsilon" and _LARGE in spent:
-        (low, _), ticks = ax.get_xlim(), ax.get_xticks()
-        ticks = ticks[(ticks >= low) & (ticks <= USEFUL)]
+        ticks = [float(tick) for tick in ax.get_xticks() if ax.get_xlim()[0] <= tick <= USEFUL]
         ax.set_xticks(
             [*ticks, _LARGE], [*ax.xaxis.get_major_formatter().format_ticks(ticks), f"> {USEFUL:g}"]
         )

@@ -454,7 +454,7 @@ def test_a_rate_that_is_kept_is_not_warned_of_whatever_chance_does():
 
 def test_what_was_missed_is_said():
     assert missed(row(10.0, 100.0, 500, late=0.34)) == (
-        "34% of its activations began late and 5 uploads a second came, 10 are asked"
+        "34 % of its activations began late and 5 uploads a second came, 10 are asked"
     )
     assert missed(row(math.nan, 100.0, 500, late=0.34)) == ""
     assert missed(row(10.0, math.nan, 0, late=math.nan)) == ""
