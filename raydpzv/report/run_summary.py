@@ -257,8 +257,8 @@ def _scores(summary: Summary) -> list[Row]:
 
 
 def _status(summary: Summary) -> str:
-    status, by = str(summary.get("status", text.NONE)), summary.get("stopped_by")
-    return f"{status} ({shown(str(by))})" if by else status
+    status, by = str(summary.get("status", text.NONE)), shown(str(summary.get("stopped_by") or ""))
+    return f"{status} ({by})" if by and not by.endswith(status) else by or status
 
 
 def _is_agent(summary: Summary) -> bool:
