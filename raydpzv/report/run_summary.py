@@ -118,7 +118,7 @@ def key_figures(
         (f"test {name}", show({**summary, **measures(summary)}.get(name))),
         *([("ε so far", so_far)] if so_far else []),
         proved,
-        ("staleness", aged if text.known(stale.get("mean")) else text.NONE),
+        *([("staleness", aged)] if text.known(stale.get("mean")) else []),
         ("bytes", f"{text.size(summary.get('bytes_up'))} up, {text.size(summary.get('bytes_down'))} down"),
         ("time", real if passed else both),
     ]
