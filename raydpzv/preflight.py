@@ -64,7 +64,7 @@ class Checked:
 
     def lines(self) -> list[str]:
         """Return what was found, a sentence each."""
-        sizes = ", ".join(f"{size:,}" for size in dict.fromkeys(self.models.values()))
+        sizes = " or ".join(f"{size:,}" for size in dict.fromkeys(self.models.values()))
         found = self.foretold.lines() if self.foretold else []
         found.append(f"models: {len(self.models)}, of {sizes} trained parameters")
         if kept := max(self.constants.values(), default=0):

@@ -225,7 +225,7 @@ def _clients(status: Status, spec: AnyScenario) -> HeadTable:
 
 def _stale(status: Status, spec: AnyScenario) -> str:
     """Ages of cached embeddings (vertical) or lag (asynchronous), and the late share; rounds wait, nothing is stale."""
-    late = f"late {status.late / status.uploads if status.uploads else 0.0:.0%}"
+    late = f"late {100 * status.late / max(status.uploads, 1):.0f} %"
     if not spec.one_model:
         return f"  staleness {_number(status.staleness, '.1f')} rounds  {late}"
     return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if spec.pulls else ""

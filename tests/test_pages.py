@@ -97,5 +97,10 @@ def test_no_message_docstring_or_comment_has_a_hard_turn():
     assert {str(file.relative_to(ROOT)): found for file in files if (found := turns(file.read_text()))} == {}
 
 
+def test_percentages_have_one_form_in_what_the_program_prints():
+    files = [file for room in ("raydpzv", "actors", "scenarios") for file in (ROOT / room).rglob("*.py")]
+    assert [file for file in files if re.search(r"[\d{:]%[}\"']|\d%", file.read_text())] == []
+
+
 def test_a_hard_turn_is_found():
     assert turns('begun = f"{begun} went on"  # whoever has `brought`\n') == ["went on", "whoever"]

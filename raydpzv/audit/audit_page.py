@@ -84,7 +84,7 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     ax.set_xticks(at, [text.number(float(epsilon), 3) for epsilon in at], minor=False)
     ax.minorticks_off()
     ax.set_ylim(0, 1.02)
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     plots.legend(figure, [bound, expected, seen], columns=3)
     caption = (
         f"All clients together know all else and guess {guesses[0].count:,} labels, each one of two, in one run at "

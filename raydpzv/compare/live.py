@@ -113,8 +113,6 @@ class LivePage:
         planned = prepared.spec.budget.updates
         of = f" of {planned:,}" if planned else ""
         summary |= {"status": RUNNING, "stopped_by": f"{updates:,}{of} updates so far", "failure": None}
-        noted = "The run is still at work: every ε is that of the whole run, as planned."
-        summary["warnings"] = [*([noted] if summary["epsilon"] else []), *summary["warnings"]]
         return unfinished(folder, summary, rows)
 
     @cached_property

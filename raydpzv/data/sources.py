@@ -123,7 +123,7 @@ class Source:
             value = getattr(data, setting)
             if setting in self.needs and not value:
                 raise SpecError(
-                    f'data set "{data.source}" needs a {setting}: give one. It comes from {self.home}'
+                    f'data.{setting}: data set "{data.source}" needs a {setting}: give one. It comes from {self.home}'
                 )
             if value not in (None, "", ()) and self.refuses(setting, value):
                 takes = " and ".join((*self.needs, *self.takes)) or "none of folder, file and target"

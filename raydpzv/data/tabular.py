@@ -103,12 +103,13 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
     name, apart, time = one_line(request.file.name), _apart(request), request.data.time
     targets = request.data.target_columns
     for target in targets:
-        _check_column(names, name, target, "to predict")
+        _check_column(names, name, target, "data.target", "to predict")
     for role, column in apart.items():
-        _check_column(names, name, column, f"of {role}")
+        _check_column(names, name, column, _SETTINGS.get(role, "users.columns"), f"of {role}")
     for category in request.data.category_columns:
         others = (*targets, *apart.values())
-        _check_column([n for n in names if n not in others], name, category, "of categories")
+        features = [n for n in names if n not in others]
+        _check_column(features, name, category, "data.categories", "of categories")
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(
@@ -126,7 +127,7 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         y, classes = np.zeros(len(values), np.int64), 1
     else:
         y, classes = (
-            _events(data.column(targets[0]), name, targets[0]) if time else _labels(data, name, request)
+            _events(data.column(targets[0]), name, targets[0]) if time else _labels(data, names, request)
         )
     left = [n for n in names if n not in (*targets, *apart.values())]
     unused = _unused(left, name, request.holders) if request.holders else ()
@@ -160,11 +161,11 @@ def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[st
     return tuple(feature for feature in features if feature not in held)
 
 
-def _check_column(names: list[str], name: str, column: str, role: str) -> None:
+def _check_column(names: list[str], name: str, column: str, setting: str, role: str) -> None:
     if column not in names:
         raise DataError(
-            f'"{name}" has no column "{column}" {role}. {suggest(column, names)}Its columns: {_listed(names)}. If '
-            "the first line of a CSV file does not name them, set data.skip_lines"
+            f'{setting}: "{name}" has no column "{column}" {role}. {suggest(column, names)}Its columns: '
+            f"{_listed(names)}. If the first line of a CSV file does not name them, set data.skip_lines"
         )
 
 
@@ -218,9 +219,9 @@ def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | 
     return np.stack([_filled(data.column(column), name, column) for column in targets], axis=1)
 
 
-def _labels(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, int]:
-    """Return each label's number, int [D], and how many classes there are."""
-    (target,) = request.data.target_columns
+def _labels(data: pa.Table, names: list[str], request: Request) -> tuple[np.ndarray, int]:
+    """Return each label's number, int [D], and how many classes there are. names: the file's columns."""
+    (target,), name = request.data.target_columns, one_line(request.file.name)
     column = data.column(target)
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -239,6 +240,11 @@ def _labels(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, in
             "or drop the row"
         )
     if known := request.labels:
+        if all(place < 0 for place in known.places(column.cast(pa.string()).unique().to_pylist())):
+            raise DataError(
+                f'data.target: column "{target}" of "{name}" holds none of {known.setting}; name the column to '
+                f"predict, or list its classes. The columns: {_listed(names)}"
+            )
         return _placed(column, known, target, name).astype(np.int64), len(known)
     values, y = np.unique(column.to_numpy(), return_inverse=True)
     if len(values) < 2:

@@ -79,8 +79,9 @@ def _collapse(rows: Rows, largest: float, failed: str) -> list[str]:
         return []
     top, accuracy = scored[-1]["top_share"], scored[-1]["accuracy"]
     return [
-        f"COLLAPSED: {top:.1%} of the held-out rows are predicted as one class, and the largest class is {largest:.1%} "
-        f"of them: accuracy {accuracy:.1%} is next to a constant prediction's; add less noise or lower the step sizes"
+        f"COLLAPSED: {100 * top:.1f} % of the held-out rows are predicted as one class, and the largest class is "
+        f"{100 * largest:.1f} % of them: accuracy {100 * accuracy:.1f} % is next to a constant prediction's; add less "
+        "noise or lower the step sizes"
     ]
 
 
@@ -90,8 +91,9 @@ def _fall(rows: Rows) -> list[str]:
     if peak is None or not fallen(peak["accuracy"], scored[-1]["accuracy"]):
         return []
     return [
-        f"FALLEN: the final accuracy {scored[-1]['accuracy']:.1%} is far below the run's peak, {peak['accuracy']:.1%} "
-        f"after update {peak['round']:,}; add less noise, lower the step sizes or end the run earlier"
+        f"FALLEN: the final accuracy {100 * scored[-1]['accuracy']:.1f} % is far below the run's peak, "
+        f"{100 * peak['accuracy']:.1f} % after update {peak['round']:,}; add less noise, lower the step sizes or end "
+        "the run earlier"
     ]
 
 
@@ -104,7 +106,8 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
     first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
         f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
-        f"{scored[-1]['accuracy']:.1%}: its mistakes are near certainties; add less noise or lower the step sizes"
+        f"{100 * scored[-1]['accuracy']:.1f} %: its mistakes are near certainties; add less noise or lower the step "
+        "sizes"
     ]
 
 
@@ -123,7 +126,7 @@ def _lateness(experiment: Prepared, rows: Rows) -> list[str]:
     for client, (late, behind) in enumerate(shares):
         if late > LATE:
             found[_SATURATED if behind > LATE else _KEPT_UP].append(
-                f"{label(client, experiment.spec.party_names)} {late:.0%}"
+                f"{label(client, experiment.spec.party_names)} {100 * late:.0f} %"
             )
     return [
         f"epochs fell into running round trips ({', '.join(named)} of {_whose(named)} activations): {what}"
@@ -144,7 +147,8 @@ def _silence(experiment: Prepared, rows: Rows) -> list[str]:
         return []
     span, pace = float(np.max(array(service.column("served")))), clients / service.num_rows
     away = [
-        f"{label(one['client'], names)} for {one['longest_silence']:.3g} s ({one['share']:.1%} of the updates are its)"
+        f"{label(one['client'], names)} for {one['longest_silence']:.3g} s ({100 * one['share']:.1f} % of the updates "
+        "are its)"
         for one in lateness.presence(service, clients)
         if one["longest_silence"] > max(SILENT, _SILENT_TRIPS * pace) * span
     ]
@@ -159,8 +163,8 @@ def _overall_lateness(rows: Rows) -> list[str]:
     if share <= LATE:
         return []
     return [
-        f"{share:.0%} of the activations began late: their clients, or under the wall clock their hosts, were still at "
-        "work; lower arrivals.rate or clock.compute to let the rates set the pace"
+        f"{100 * share:.0f} % of the activations began late: their clients, or under the wall clock their hosts, were "
+        "still at work; lower arrivals.rate or clock.compute to let the rates set the pace"
     ]
 
 

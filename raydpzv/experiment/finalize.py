@@ -83,8 +83,8 @@ class Run:
         if claim:
             epsilon = f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} against {claim['adversary']}"
         return (
-            f"<run of {self._name}: {found['status']}, {found['updates']:,} updates{scores}\n"
-            f" {epsilon}, {f'kept in {self.path}' if self.path else 'in no folder'}>"
+            f"<run of {self._name}: {found['status']}, {found['updates']:,} updates{scores}, "
+            f"{epsilon}, {f'kept in {self.path}' if self.path else 'in no folder'}>"
         )
 
     def _repr_html_(self) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.privacy.calibration import BATCHES, planned_participations
 from raydpzv.privacy.claim_words import PAPER, Verdict, judge
-from raydpzv.privacy.claims import UNCHARGED, Claim, figure
+from raydpzv.privacy.claims import UNCHARGED, Claim
 from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
 
 NO_NOISE = "no noise is added in this run, and no ε is claimed"
@@ -254,14 +254,8 @@ class ReleasePlan(ABC):
 
     def caveats(self) -> tuple[str, ...]:
         """Return what to print beside every ε, one clause each."""
-        clauses = [f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats(), *self.supposed]
-        excess, (letter, unit) = self.delta * self.protected, self.units
-        if excess >= 1:
-            clauses.append(
-                f"δ = {self.delta:g} is not below 1/{letter} ({letter}·δ = {figure(excess)}) and permits revealing "
-                f"whole {unit}"
-            )
-        return tuple(clauses)
+        clauses = (f"never charged are {', '.join(UNCHARGED)}", *self.own_caveats(), *self.supposed)
+        return tuple(filter(None, (*clauses, self.large_delta())))
 
     def row(
         self,
@@ -348,11 +342,9 @@ class ReleasePlan(ABC):
 
     def large_delta(self) -> str:
         """Return what is wrong with a δ that permits revealing whole records, or users; "" for one that does not."""
-        excess, (letter, unit) = self.delta * self.protected, self.units
-        if not excess > 1:
-            return ""
-        above = f"δ={self.delta:g} is above 1/{letter} ({letter}·δ = {excess:.3g})"
-        return f"{above}: such a δ permits revealing whole {unit}"
+        bound, (letter, unit) = 1 / self.protected, self.units
+        above = f"δ = {self.delta:g} is not below 1/{letter} = {bound:g} and permits revealing whole {unit}"
+        return above if self.delta >= bound else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,11 +432,8 @@ def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
         )
     if not 0 < plan.delta < 1:
         raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {plan.delta}")
-    if plan.delta * plan.protected >= 1 and not permit_large_delta:
-        raise SpecError(
-            f"privacy.delta: {plan.delta:g} is not below 1/D = {1 / plan.protected:g} and would permit revealing whole "
-            "records; lower it, or say privacy.permit_large_delta = true"
-        )
+    if (large := plan.large_delta()) and not permit_large_delta:
+        raise SpecError(f"privacy.delta: {large}; lower it, or say privacy.permit_large_delta = true")
 
 
 def default_delta(rows: int) -> float:

@@ -128,6 +128,7 @@ def _words(view: ComparisonView, about: About) -> dict[str, Any]:
         "privacy_notes": [[privacy.notes[n - 1] for n in row.notes] for row in privacy.rows],
         "privacy_line": privacy_line(claims, runs),
         "privacy_meaning": MEANING,
+        "failed": words.failures_line(runs, first=False),
         "failures": words.failure_lines(runs),
         "warnings": words.warning_lines(view),
     }

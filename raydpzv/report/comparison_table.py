@@ -127,7 +127,7 @@ class Compared(NamedTuple):
     def __repr__(self) -> str:
         folded, score = self._folded()
         each = ", ".join(f"{row['label']} {row[f'{score}_median']:.3f}" for row in folded)
-        return f"<comparison of {self.runs.num_rows} runs, median test {score}:\n {each}>"
+        return f"<comparison of {self.runs.num_rows} runs, median test {score}: {each}>"
 
     def _repr_html_(self) -> str:
         folded, score = self._folded()

@@ -329,8 +329,8 @@ def _failure(run: Row) -> str:
     return f"{who}: {shown(run['outcome'])}{reason}"
 
 
-def failures_line(runs: pa.Table) -> str:
-    """Return how many runs failed, the first with its folder and reason, and how many were not made."""
+def failures_line(runs: pa.Table, *, first: bool = True) -> str:
+    """Return how many runs failed, the first of them with its folder and reason, and how many were not made."""
     rows = runs.to_pylist()
     failed, meant = list(filter(fails, rows)), sum(as_meant(row, row["outcome"]) for row in rows)
     missing = sum(row["outcome"] == NOT_RUN for row in rows)
@@ -339,21 +339,16 @@ def failures_line(runs: pa.Table) -> str:
     left += f"; {missing} not made to the end, left out of every number" if missing else ""
     if not failed:
         return f"Failures: none of {len(rows)} runs{left}"
-    return f"FAILED: {len(failed)} of {len(rows)} runs{left}; first {_failure(failed[0])}"
+    left += f"; first {_failure(failed[0])}" if first else ""
+    return f"FAILED: {len(failed)} of {len(rows)} runs{left}"
 
 
 def failure_lines(runs: pa.Table) -> list[str]:
-    """Return one sentence per failed run, with its folder and its reason, and one on the runs that were not made."""
+    """Return one sentence per failed run, with its folder and its reason."""
     found = runs.to_pylist()
     order = list(dict.fromkeys((r["label"], r["epsilon"]) for r in found))
     rows = sorted(found, key=lambda r: order.index((r["label"], r["epsilon"])))
-    said = [f"FAILED: {_failure(row)}" for row in rows if fails(row)]
-    said += [f"no failure of a control: {_failure(row)}" for row in rows if as_meant(row, row["outcome"])]
-    missing = sum(r["outcome"] == NOT_RUN for r in rows)
-    if missing:
-        verb = "was" if missing == 1 else "were"
-        said.append(f"{missing} of {len(rows)} runs {verb} not made to the end: left out of every number")
-    return said
+    return [f"FAILED: {_failure(row)}" for row in rows if fails(row)]
 
 
 def heads_line(heads: str) -> str:

@@ -244,7 +244,7 @@ class ScenarioPrivacy:
         """Every ε as a row with its adversary, relation, mechanism, accountant and whether it is proved."""
         return [asdict(claim) for claim in self.plan.claims()] if self.plan else []
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.verdict.text
 
     def _repr_html_(self) -> str:

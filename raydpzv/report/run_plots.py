@@ -255,6 +255,13 @@ class SpentEpsilon:
         return PAPER_TRUE if self.claim and self.claim["holds"] else PAPER
 
     @property
+    def newest(self) -> str:
+        """The last value as a privacy table shows it, and whose it is."""
+        last = float(self.values[-1])
+        cut = claim_words.cut({**self.claim, "epsilon": last}) if self.claim else ""
+        return f"{cut or text.number(last)}, {self.name}"
+
+    @property
     def claim(self) -> claim_words.Claim | None:
         return claim_words.claim_behind(
             self.run.summary.get("epsilon") or [], self.kind, float(self.values[-1])
@@ -262,7 +269,8 @@ class SpentEpsilon:
 
     @property
     def terms(self) -> str:
-        return claim_words.claim_text(self.claim) if self.claim else ""
+        """What is said of the last point that is drawn; the claim's own ε is the whole run's."""
+        return claim_words.claim_text({**(self.claim or {}), "epsilon": float(self.finite[1][-1])})
 
     @property
     def finite(self) -> tuple[NDArray[Any], NDArray[Any]]:

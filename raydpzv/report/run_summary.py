@@ -93,13 +93,18 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
     ]
 
 
-def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = False) -> list[Row]:
-    """Return the few figures that a page opens with; published: those that may leave of a private run alone."""
+def key_figures(
+    summary: Summary, clock: str = "virtual", *, published: bool = False, so_far: str = ""
+) -> list[Row]:
+    """Return the few figures that a page opens with; published: those that may leave of a private run alone.
+
+    so_far: what a run at work has spent of its ε, whose claims are then planned.
+    """
     claims = summary.get("epsilon") or ()
     epsilon, whom = smallest(claims)
     noised = any(claim["mechanism"] != "none" for claim in claims)
     nothing = "no useful ε is proved" if noised else "nothing is promised, because no noise is added"
-    proved = ("ε", f"{epsilon}, against {whom}" if epsilon else nothing)
+    proved = ("ε planned" if so_far else "ε", f"{epsilon}, against {whom}" if epsilon else nothing)
     if published:
         return [proved, ("updates", text.number(summary.get("updates"))), ("status", _status(summary))]
     name, stale = score_name(summary), summary.get("staleness") or {}
@@ -111,8 +116,9 @@ def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = F
     both = f"{real} real, {run} simulated" if text.known(summary.get("seconds")) else f"{run} simulated"
     return [
         (f"test {name}", show({**summary, **measures(summary)}.get(name))),
+        *([("ε so far", so_far)] if so_far else []),
         proved,
-        ("staleness", aged if text.known(stale.get("mean")) else text.NONE),
+        *([("staleness", aged)] if text.known(stale.get("mean")) else []),
         ("bytes", f"{text.size(summary.get('bytes_up'))} up, {text.size(summary.get('bytes_down'))} down"),
         ("time", real if passed else both),
     ]
@@ -251,8 +257,8 @@ def _scores(summary: Summary) -> list[Row]:
 
 
 def _status(summary: Summary) -> str:
-    status, by = str(summary.get("status", text.NONE)), summary.get("stopped_by")
-    return f"{status} ({shown(str(by))})" if by else status
+    status, by = str(summary.get("status", text.NONE)), shown(str(summary.get("stopped_by") or ""))
+    return f"{status} ({by})" if by and not by.endswith(status) else by or status
 
 
 def _is_agent(summary: Summary) -> bool:

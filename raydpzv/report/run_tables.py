@@ -139,7 +139,7 @@ CLIENTS: tuple[Column[ClientRow], ...] = (
     Column("max age", lambda c: c.stated.get("max"), text.short),
     Column("mean delay", lambda c: c.stated.get("delay_mean"), text.short),
     Column("max delay", lambda c: c.stated.get("delay_max"), text.short),
-    Column("late", lambda c: c.stated.get("late_share"), lambda v: text.NONE if v is None else f"{v:.1%}"),
+    Column("late", lambda c: c.stated.get("late_share"), lambda v: text.percent(v, 1)),
 )
 
 

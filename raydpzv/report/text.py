@@ -28,9 +28,9 @@ def short(value: Any) -> str:
     return number(value, 3)
 
 
-def percent(value: Any) -> str:
+def percent(value: Any, digits: int = 2) -> str:
     """Return a share of 1 as a percentage."""
-    return NONE if value is None or math.isnan(value) else f"{100 * value:.2f} %"
+    return NONE if value is None or math.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
 def known(value: Any) -> bool:

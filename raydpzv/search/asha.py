@@ -106,8 +106,9 @@ def rule(plan: SearchPlan) -> str:
     """Return in a line what a search of this plan does."""
     stand = ", ".join(f"{rung:,}" for rung in rungs(plan))
     return (
-        f"asha promotes: trials pause at {stand} updates, the best {1 / FACTOR:.0%} of those that are there "
-        f"continue, then the best left, and at most {float(SHARE):.0%} of the updates of all trials in full are made"
+        f"asha promotes: trials pause at {stand} updates, the best {100 / FACTOR:.0f} % of those that are there "
+        f"continue, then the best left, and at most {100 * float(SHARE):.0f} % of the updates of all trials in full "
+        "are made"
     )
 
 

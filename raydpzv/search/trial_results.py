@@ -27,7 +27,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.experiment.diagnostics import LATE
 from raydpzv.files import json_number
-from raydpzv.privacy.claim_words import cut
+from raydpzv.privacy.claim_words import USEFUL, cut, small
 from raydpzv.records.store import Rows
 from raydpzv.report import text
 from raydpzv.report.plots import FAINT, INK, chart, plain_log, wide
@@ -126,8 +126,8 @@ def trial_columns(plan: SearchPlan, rows: Sequence[Row]) -> list[Column[Row]]:
         _figures("updates", "updates", "{:,.0f}"),
     ]
     if any(not math.isnan(row["rate_asked"]) for row in rows):
-        found.append(_figures("late", "late", "{:.0%}"))
         found += [
+            Column("late", itemgetter("late"), lambda share: text.percent(share, 0)),
             Column("uploads/s", itemgetter("throughput"), text.short),
             Column("asked", itemgetter("rate_asked"), text.short),
         ]
@@ -414,7 +414,7 @@ def missed(row: Mapping[str, Any]) -> str:
         return ""
     found = []
     if late > LATE:
-        found.append(f"{late:.0%} of its activations began late")
+        found.append(f"{text.percent(late, 0)} of its activations began late")
     expected = uploads / measured * asked
     if uploads < (1 - LATE) * expected and uploads < expected - _DEVIATIONS * math.sqrt(expected):
         found.append(f"{measured:.3g} uploads a second came, {asked:.3g} are asked")
@@ -423,13 +423,15 @@ def missed(row: Mapping[str, Any]) -> str:
 
 _MARKS = {DONE: "o", CUT: "v"}
 _COLOURS = "viridis"
+_LARGE = 1.5 * USEFUL
+"""The place on the axis of every ε that is too large to mean something."""
 
 
 def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
     """Draw each measured trial's metric over its ε or a setting, coloured by another setting; None without any.
 
     Along the axis is ε where it is proved and not the same for all, else the setting that is numeric and has most
-    values; the colour is that of the setting with most values among the others.
+    values; the colour is that of the setting with most values among the others. All ε above 10 are at one place.
     Scales are logarithmic for settings drawn by loguniform, and for values that span much.
     """
     rows = [r for r in results.rows if r["status"] in _MARKS and not math.isnan(r[plan.metric])]
@@ -437,17 +439,19 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
         return None
     settings = sorted(plan.trials[0].values, key=lambda name: -len({str(r[name]) for r in rows}))
     numeric = [name for name in settings if all(_is_number(r[name]) for r in rows)]
-    spent = {r["epsilon"] for r in rows}
-    over = "epsilon" if len(spent) > 1 and all(map(math.isfinite, spent)) else next(iter(numeric), "trial")
+    spent = {r["epsilon"] if small(r["epsilon"]) else _LARGE for r in rows if math.isfinite(r["epsilon"])}
+    proved = len(spent) > 1 and all(math.isfinite(r["epsilon"]) for r in rows)
+    over = "epsilon" if proved else next(iter(numeric), "trial")
     by = next((name for name in numeric if name != over and len({r[name] for r in rows}) > 1), None)
     name = "proved ε" if over == "epsilon" else over
     figure, ax = chart(f"{plan.metric} of {len(rows)} trials over {name}", name, plan.metric)
+    places = [float(r[over] if over != "epsilon" or small(r[over]) else _LARGE) for r in rows]
     shades = [float(r[by]) for r in rows] if by else [0.0] * len(rows)
     logarithmic = by is not None and (by in plan.log_scaled or wide(shades)) and min(shades) > 0
     for status, mark in _MARKS.items():
         own = [i for i, r in enumerate(rows) if r["status"] == status]
         drawn = ax.scatter(
-            [rows[i][over] for i in own],
+            [places[i] for i in own],
             [rows[i][plan.metric] for i in own],
             c=[shades[i] for i in own],
             norm="log" if logarithmic else None,
@@ -456,16 +460,27 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
             cmap=_COLOURS,
             marker=mark,
             edgecolors=FAINT,
-            label=status,
+            label=status if own else "",
         )
     if by:
         figure.colorbar(drawn, ax=ax, label=by)
     if results.best is not None:
         best = results.rows[results.best.number]
-        ax.scatter([best[over]], [best[plan.metric]], s=160, facecolors="none", edgecolors=INK, label="best")
-    places = [float(r[over]) for r in rows]
+        ax.scatter(
+            [places[rows.index(best)]],
+            [best[plan.metric]],
+            s=160,
+            facecolors="none",
+            edgecolors=INK,
+            label="best",
+        )
     if (over in plan.log_scaled or wide(places)) and min(places) > 0:
         plain_log(ax, "x")
+    if over == "epsilon" and _LARGE in spent:
+        ticks = [float(tick) for tick in ax.get_xticks() if ax.get_xlim()[0] <= tick <= USEFUL]
+        ax.set_xticks(
+            [*ticks, _LARGE], [*ax.xaxis.get_major_formatter().format_ticks(ticks), f"> {USEFUL:g}"]
+        )
     ax.legend(frameon=False)
     return figure
 

@@ -53,11 +53,13 @@ _NOTHING = bytes(32)
 class SeedFileFacts:
     """What was written: bytes in all, of them first weights; scalars, their forms; whether each bit is kept.
 
-    verdict: on the run's privacy. models: digests of their results by name.
+    weights: bytes of the trained weights that it rebuilds. verdict: on the run's privacy. models: digests of their
+    results by name.
     """
 
     size: int
     stored: int
+    weights: int
     scalars: int
     forms: Sequence[ScalarForm]
     exact: bool
@@ -110,9 +112,10 @@ def publish_seed_file(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, data)
     stored = sum(t.values.nbytes for m in models for t in m.tensors if t.values is not None)
+    trained = sum(on_record[model.name].nbytes for model in models)
     scalars = sum(len(model.scalars) for model in models)
     return SeedFileFacts(
-        *(len(data), stored, scalars, sorted({model.form for model in models}), exact, verdict),
+        *(len(data), stored, trained, scalars, sorted({model.form for model in models}), exact, verdict),
         {model.name: model.result.hex() for model in models},
     )
 

@@ -426,8 +426,8 @@ class CommonSections(Section):
         words = [without_digest(word).replace(f"{HERE}:", "your ") for word in (self.data.source, *models)]
         return (
             f"<scenario {self.name or self.title or own['method'].name}: {own['method'].name} on {words[0]}, "
-            f"{own['split'].clients:,} clients, model {', '.join(dict.fromkeys(words[1:]))}\n"
-            f" until {until}, privacy {mode}, seed {self.seed}>"
+            f"{own['split'].clients:,} clients, model {', '.join(dict.fromkeys(words[1:]))}, "
+            f"until {until}, privacy {mode}, seed {self.seed}>"
         )
 
     __str__ = __repr__

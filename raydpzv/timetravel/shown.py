@@ -18,7 +18,7 @@ _MOST = 8
 def lines_of(moment: Moment, updates: int, metrics: Metrics | None, known: str = "") -> Iterator[str]:
     """Yield what happened in one of `updates` updates; metrics: of the model after it; known: terms said before."""
     when = f", {moment.time:.4g} s" if math.isfinite(moment.time) and moment.time > 0 else ""
-    yield f"update {moment.update} of {updates}{when}"
+    yield f"update {moment.update:,} of {updates:,}{when}"
     if moment.clients:
         yield f"  clients    {_some([str(client) for client in moment.clients])}"
     place = 0

@@ -77,6 +77,8 @@ def _compact(options: PublishCommand) -> None:
     print(
         f"written: {out}: {made.size:,} bytes, {made.scalars:,} scalars ({', '.join(made.forms)}), {unit} a scalar"
     )
+    if made.size > made.weights:
+        print(f"larger than the model itself: {made.size:,} bytes for {made.weights:,} bytes of weights")
     if 4 * made.stored > made.size:
         print(f"{made.stored:,} bytes are first weights; give --weights FILE if readers have them")
     print(

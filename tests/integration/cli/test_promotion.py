@@ -204,7 +204,7 @@ def test_the_rule_is_said_and_each_promotion_and_what_it_saved(place):
     words = command(place / "said", "digits_dpzv", SPACE, FREE, 4, *ASHA)
     done = raydpzv(*words, "--runner", "local")
     assert done.exit_code == 0, done.output
-    assert "asha promotes: trials pause at 5, 10, 20 updates, the best 50% of those that are" in done.stderr
+    assert "asha promotes: trials pause at 5, 10, 20 updates, the best 50 % of those that are" in done.stderr
     assert " after 5 updates) continues to 10 updates" in done.stderr
     assert " after 20 updates) continues to the end" in done.stderr
     rows = pq.read_table(place / "said" / "trials.parquet").to_pylist()

@@ -42,6 +42,7 @@ def test_a_file_rebuilds_the_model_bit_for_bit(shared, tmp_path):
     run, file, said = shared
     assert said.startswith("NOT PRIVATE: no noise is added")
     assert "rebuilt from the file, bit for bit" in said
+    assert "larger than the model" not in said
     result = call("replay", file, "--out", tmp_path / "model.npz")
     assert result.exit_code == 0, result.output
     x = np.load(tmp_path / "model.npz")["shared"]
@@ -92,8 +93,11 @@ def test_every_kind_of_run_with_a_ledger_has_a_file(kind, tmp_path):
 
 def test_groups_and_rank_one_directions_are_on_file(tmp_path):
     groups = 'method.groups={"3.*" = {lr = 2.0, smoothing = 0.5}}'
-    scenarios.run(small_horizontal("decomfl", "method.direction=rank_one", groups), tmp_path / "run")
+    many = ("method.perturbations=20", "method.direction=rank_one", groups)
+    scenarios.run(small_horizontal("decomfl", *many), tmp_path / "run")
     result = call("publish", tmp_path / "run", "--compact", "--out", tmp_path / "run.seeds")
+    size = (tmp_path / "run.seeds").stat().st_size
+    assert f"larger than the model itself: {size:,} bytes for 1,840 bytes of weights" in result.stdout
     assert "rebuilt from the file, bit for bit" in result.stdout, result.output
     file = read_seed_file(tmp_path / "run.seeds")
     assert file.law == "rank_one"

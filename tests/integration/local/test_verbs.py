@@ -60,13 +60,13 @@ def test_a_private_scenario_goes_through_every_function(tmp_path):
     assert terms == {"adversary": "client", "relation": "replace", "holds": True}
     assert run.epsilon["epsilon"] == pytest.approx(promised["epsilon"])
     assert "57.1 %" in foretold._repr_html_()
-    assert str(foretold).startswith("PRIVATE. ε = 1")
+    assert repr(foretold).startswith("PRIVATE. ε = 1")
     assert "PRIVATE" in run._repr_html_()
     assert str(run).startswith("<run of dpzv: done, 10 updates, accuracy 0.")
-    assert f"ε = 1 at δ = 0.000417 against client, kept in {run.path}>" in repr(run)
+    assert f", ε = 1 at δ = 0.000417 against client, kept in {run.path}>" in repr(run)
     assert str(scenario) == (
-        "<scenario dpzv: dpzv on your data, 2 clients, model your Linear\n"
-        " until 10 updates, privacy proved, seed 0>"
+        "<scenario dpzv: dpzv on your data, 2 clients, model your Linear, "
+        "until 10 updates, privacy proved, seed 0>"
     )
     found = raydpzv.audit(run, tmp_path / "audit", canaries=1)
     assert found.facts == raydpzv.audit(tmp_path / "run", canaries=1).facts
@@ -148,7 +148,7 @@ def test_a_comparison_that_ctrl_c_stopped_is_continued_by_the_same_call(tmp_path
     found = raydpzv.compare(plain(), tmp_path / "two", seeds=2)
     assert found.runs["status"].to_pylist() == ["done"] * 2
     assert "decomfl" in found._repr_html_()
-    assert str(found).startswith("<comparison of 2 runs, median test accuracy:\n decomfl 0.")
+    assert str(found).startswith("<comparison of 2 runs, median test accuracy: decomfl 0.")
 
 
 def test_a_script_and_standard_input_have_the_same_bits(tmp_path):

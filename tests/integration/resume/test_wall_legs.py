@@ -256,7 +256,7 @@ def test_a_client_that_falls_silent_is_named_with_its_share(tmp_path):
     summary, span = run.summary, max(run.rows("service")["served"].to_pylist())
     (said,) = [line for line in summary["warnings"] if "silent for long" in line]
     away = summary["presence"][3]
-    assert f"client 3 for {away['longest_silence']:.3g} s (2.7% of the updates are its)" in said
+    assert f"client 3 for {away['longest_silence']:.3g} s (2.7 % of the updates are its)" in said
     assert away["share"] == pytest.approx(5 / 185)
     for other in summary["presence"][:3]:  # a machine that stands still is silence of all
         assert f"client {other['client']} " not in said or other["longest_silence"] > SILENT * span

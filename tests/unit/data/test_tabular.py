@@ -81,7 +81,18 @@ def test_whole_numbers_beyond_a_double_are_rounded(tmp_path):
 
 NO_PROOF = 'without privacy.mode = "proved" also: '
 SPOILT = {
-    "no target": ({}, {"target": "kinds"}, 'no column "kinds"', 'mean "kind"', "age, weight, smokes, kind"),
+    "no target": (
+        {},
+        {"target": "kinds"},
+        'data.target: .*no column "kinds"',
+        'mean "kind"',
+        "age, weight, smokes, kind",
+    ),
+    "another target": (
+        {},
+        {"target": "age", "classes": ("pear", "fig")},
+        'data.target: column "age" of "own" holds none of data.classes;.* age, weight, smokes, kind',
+    ),
     "a target of fractions": ({}, {"target": "weight"}, 'column "weight"', "double", "whole numbers"),
     "no features": (dict.fromkeys(("age", "weight", "smokes")), {}, "no features"),
     "one class": ({"kind": ["fig"] * 24}, {}, 'the one value "fig"'),

@@ -71,9 +71,9 @@ def test_a_collapsed_run_says_so_in_its_summary():
     assert summary["top_share"] == pytest.approx(35 / 36)
     assert summary["largest_class_share"] == pytest.approx(14 / 36)
     by_word = {line.partition(":")[0]: line for line in summary["warnings"]}
-    assert "97.2% of the held-out rows" in by_word["COLLAPSED"]
-    assert "the largest class is 38.9%" in by_word["COLLAPSED"]
-    assert "the final accuracy 41.7% is far below the run's peak, 61.1% after update" in by_word["FALLEN"]
+    assert "97.2 % of the held-out rows" in by_word["COLLAPSED"]
+    assert "the largest class is 38.9 %" in by_word["COLLAPSED"]
+    assert "the final accuracy 41.7 % is far below the run's peak, 61.1 % after update" in by_word["FALLEN"]
 
 
 def test_a_proved_run_warns_of_nothing():

@@ -78,6 +78,8 @@ def test_pages_are_quiet_short_and_open_with_a_chart(
         assert high <= screens * height
         legends = "[...document.querySelectorAll('.legend')].map(l => l.scrollHeight - l.clientHeight)"
         assert max(browser.run(legends)) <= 1, "no name is hidden"
+        below = "p.getBoundingClientRect().bottom - p.lastChild.getBoundingClientRect().bottom"
+        assert max(browser.run(f"[...document.querySelectorAll('.plot')].map(p => {below})")) <= 8, "no gap"
         assert browser.run("document.querySelector('.plot canvas').getBoundingClientRect().bottom") <= height
         assert browser.run("getComputedStyle(document.body).backgroundColor === 'rgb(13, 17, 23)'") is dark
     browser.run("console.error('heard')")
@@ -104,6 +106,8 @@ def test_numbers_of_the_privacy_table_and_labels_of_tools_stay_on_one_line(
         lines = browser.run(words)
         assert {"> 10", "99.9 %", "Across "} <= {text for text, _ in lines}
         assert [text for text, count in lines if count > 1] == []
+        assert browser.run("document.querySelectorAll('.claims details').length") > 0
+        assert browser.run("document.querySelectorAll('.claims details + details').length") == 0
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: .ci/run fetches it and sets RAYDPZV_AXE")

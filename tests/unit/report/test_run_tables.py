@@ -80,7 +80,7 @@ def test_of_many_clients_the_console_shows_the_stalest():
     assert names == [str(m) for m in range(10, 30)]
     assert max(map(len, said.splitlines())) <= 100
     assert "…" not in said
-    assert said.count("16.6%") == 20
+    assert said.count("16.6 %") == 20
     assert stalest(rows[:20]) == (rows[:20], "")
 
 

@@ -46,7 +46,7 @@ def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_
         "up 1.00 MiB",
         "down 1.00 KiB",
         "staleness 3.2 rounds",
-        "late 10%",
+        "late 10 %",
     ):
         assert part in text
     for part in (
@@ -91,7 +91,7 @@ def test_horizontal_runs_count_rounds_or_updates_and_lag_only_where_there_is_lag
     assert not any(word in rounds for word in ("staleness", "lag", "late"))
     alone = shown(status, "method.asynchronous=true", scenario="digits_decomfl")
     assert "20/300 updates" in alone
-    assert "lag 19 updates  late 25%" in alone
+    assert "lag 19 updates  late 25 %" in alone
     agent = shown(status, "method.name=mezo", "split.clients=1", scenario="digits_decomfl")
     assert "20/300 updates" in agent
 

@@ -268,6 +268,17 @@ def test_the_picture_shows_every_trial_that_was_measured(finished):
     assert search_figure(plan, partial(type(results), choice=None, spent=())(rows=results.rows[4:])) is None
 
 
+def test_all_epsilons_above_ten_are_at_one_place_of_the_picture(finished):
+    plan, folder = finished
+    found = search_results(folder, plan)
+    rows = [{**row, "epsilon": ε} for row, ε in zip(found.rows, (0.5, 8.0, 40.0, 900.0), strict=False)]
+    (ax, *_) = search_figure(plan, replace(found, rows=tuple(rows))).axes
+    drawn = [x for c in ax.collections if c.get_label() == "done" for x, _ in c.get_offsets()]
+    assert drawn == [0.5, 8.0, 15.0, 15.0]
+    assert [tick.get_text() for tick in ax.get_xticklabels()][-1] == "> 10"
+    assert max(ax.get_xticks()) == 15
+
+
 def test_settings_drawn_by_loguniform_are_on_logarithmic_scales(finished):
     plan, folder = finished
     found = search_results(folder, plan)
@@ -443,7 +454,7 @@ def test_a_rate_that_is_kept_is_not_warned_of_whatever_chance_does():
 
 def test_what_was_missed_is_said():
     assert missed(row(10.0, 100.0, 500, late=0.34)) == (
-        "34% of its activations began late and 5 uploads a second came, 10 are asked"
+        "34 % of its activations began late and 5 uploads a second came, 10 are asked"
     )
     assert missed(row(math.nan, 100.0, 500, late=0.34)) == ""
     assert missed(row(10.0, math.nan, 0, late=math.nan)) == ""
