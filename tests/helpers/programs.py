@@ -17,12 +17,22 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+from numba.core import config
+
 ROOT = Path(__file__).parents[2]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
 _CONTEXT = get_context("forkserver")
-# not numba, which reads at import where its cache is
 _CONTEXT.set_forkserver_preload(
-    ["torch", "pyarrow.compute", "pyarrow.parquet", "pydantic", "rich.progress", "scipy.stats", "typer"]
+    [
+        "numba",
+        "torch",
+        "pyarrow.compute",
+        "pyarrow.parquet",
+        "pydantic",
+        "rich.progress",
+        "scipy.stats",
+        "typer",
+    ]
 )
 
 
@@ -105,6 +115,7 @@ def _work(arguments: list[str], files: list[Path], environment: dict[str, str], 
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(environment)
+    config.reload_config()  # numba was imported under another environment
     if kill:
         kill.watch()
     kind, *rest = arguments
