@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -132,6 +133,26 @@ def _work(arguments: list[str], files: list[Path], environment: dict[str, str], 
         sys.path.insert(0, str(Path(kind).parent))
     sys.argv = [kind, *rest]
     exec(compile(code, kind, "exec"), main.__dict__)
+
+
+def python(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process that is not forked: for what is said of imports, or is read when Python starts."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def python_said(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:
+    """Return what it printed until its end, which was a good one."""
+    done = python(*arguments, cwd=cwd, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def said(process: Forked) -> str:
