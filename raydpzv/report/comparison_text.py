@@ -85,7 +85,8 @@ def console_report(view: ComparisonView) -> Group:
         parts.append(Text(TARGET_NOTE, "dim"))
     parts += [Text(), privacy_block(claims, runs), Text()]
     warnings = (Text(line, "yellow") for line in warning_lines(view))
-    failed = (Text(line, "bold red" if line.startswith("FAILED") else "") for line in failure_lines(runs))
+    lines = [failures_line(runs, first=False), *failure_lines(runs)]
+    failed = (Text(line, "bold red" if line.startswith("FAILED") else "") for line in lines)
     return Group(*parts, *failed, *warnings)
 
 
