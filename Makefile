@@ -71,6 +71,8 @@ TESTERS = $(if $(filter 1,$(WORKERS)),1,$(shell expr $(WORKERS) + 1))
 # the tests start many processes, which would all compile the sources anew; types are checked beside the first tests,
 # which wait for kernels and for Ray
 test: export PYTHONDONTWRITEBYTECODE :=
+# threads of a product of small matrices spin longer than they work
+test quick: export OPENBLAS_NUM_THREADS := 1
 test: style
 	@$(BIN)/mypy & types=$$!; \
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \

@@ -106,7 +106,7 @@ class _Probe:
     """What an update of a stand-in costs, in the mean.
 
     first_bytes: of the first updates; bytes: of the last half, when clients have more to catch up on. held: bytes of
-    copies of its numbers in the process.
+    copies of the wide one's numbers in the process.
     """
 
     numbers: int
@@ -204,7 +204,7 @@ def _probed(spec: AnyScenario, width: int, updates: int) -> _Probe:
     def note(status: Status) -> None:
         nonlocal held
         if status.updates >= len(marks):
-            held = held or _held(4 * numbers)
+            held = held or (_held(4 * numbers) if width == _WIDE else 0)
             marks.append((time.process_time(), StandIn.passes, status.bytes_up + status.bytes_down))
             if len(marks) > _UPDATES and marks[-1][0] - marks[1][0] > _SECONDS:
                 stop.set()

@@ -156,7 +156,6 @@ class CompareCommand(Execution):
     set_: Set = None
     out: Path | None = None
     """Folder to write or to resume [default: runs/compare-...]"""
-    explain: Explain = False
     latex: bool = False
     """Print the table alone on stdout, as LaTeX with medians and ranges."""
 

@@ -16,7 +16,7 @@ from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import STOPPED
 from raydpzv.files import as_json as json_text
 from raydpzv.report.comparison_table import Compared, ComparisonView
-from raydpzv.report.comparison_text import console_report, heads_line, paper_table, summary_report
+from raydpzv.report.comparison_text import heads_line, paper_table, summary_report
 from raydpzv.sim.interfaces import Status
 from scenarios.display import INTERVAL, Bar, Display
 from scenarios.progress import amount_of, limit_of, score
@@ -84,15 +84,9 @@ def _line(planned: Planned, status: Status) -> str:
 
 
 def show_comparison(
-    comparison: Comparison,
-    folder: Path,
-    compared: Compared,
-    *,
-    as_json: bool,
-    explain: bool = False,
-    latex: bool = False,
+    comparison: Comparison, folder: Path, compared: Compared, *, as_json: bool, latex: bool = False
 ) -> None:
-    """Print what a comparison comes to: a screen of it or, with `explain`, all; or its table alone as JSON or LaTeX."""
+    """Print a screen of what a comparison comes to, or its table alone as JSON or LaTeX."""
     view = ComparisonView(compared, comparison.targets)
     if latex:
         print(paper_table(view), end="")
@@ -101,9 +95,9 @@ def show_comparison(
         rows = {"lines": view.rows, "runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
         print(json_text({"folder": str(folder), "heads": comparison.heads} | rows), end="")
         return
-    console, report = tables_console(_WIDTH), console_report if explain else summary_report
-    console.print(report(view))
+    console = tables_console(_WIDTH)
+    console.print(summary_report(view))
     if comparison.heads:
         console.print(Text(heads_line(comparison.heads)))
-    more = "" if explain else " (costs of every target, every ε and its notes: there, or --explain)"
-    console.print(f"\ncomparison: {folder}\npage: {folder / 'comparison.html'}{more}", soft_wrap=True)
+    page = f"{folder / 'comparison.html'} (with the costs of every target, every ε and its notes)"
+    console.print(f"\ncomparison: {folder}\npage: {page}", soft_wrap=True)

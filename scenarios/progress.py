@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import NamedTuple, cast
 
 from rich.console import Console, RenderableType
@@ -301,10 +302,14 @@ def _unit_name(spec: AnyScenario, unit: str) -> str:
 
 
 @contextmanager
-def stop_on_signal(console: Console, stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a clean stop; a second one interrupts at once. stop: the event to set."""
-    with stopping((signal.SIGINT, signal.SIGTERM), stop or threading.Event(), console.print) as event:
-        yield event
+def foreground(console: Console, stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a clean stop; a second one interrupts at once. stop: the event to set.
+
+    Other prints, such as Ray's messages, go to stderr: stdout has the result alone.
+    """
+    signals, stop = (signal.SIGINT, signal.SIGTERM), stop or threading.Event()
+    with stopping(signals, stop, console.print), redirect_stdout(sys.stderr):
+        yield stop
 
 
 def limit_of(spec: AnyScenario) -> tuple[float, str]:

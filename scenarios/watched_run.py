@@ -20,7 +20,7 @@ from raydpzv.zo.kernels import announce_compiling
 from scenarios import screen
 from scenarios.command_options import FullOutput
 from scenarios.exit_codes import STOPPED, failures
-from scenarios.progress import COMPILING, LOADING, live_progress, stop_on_signal
+from scenarios.progress import COMPILING, LOADING, foreground, live_progress
 from scenarios.run_output import show_run
 
 
@@ -46,10 +46,9 @@ def watch_run(
             console.print(COMPILING)
 
     try:
-        stopping = stop_on_signal(console)
         with (
             failures(folder, spec.party_names),
-            stopping as stop,
+            foreground(console) as stop,
             live as view,
             announce_compiling(compiling),
         ):

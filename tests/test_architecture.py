@@ -2,7 +2,9 @@
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.helpers.programs import Forked, said
 
@@ -63,20 +65,43 @@ def test_loading_a_scenario_imports_neither_ray_nor_the_accountant_nor_torch_com
     assert said(Forked(["-c", code])).strip() == "[]"
 
 
-def imports(source):
-    """Names of the modules that a source imports, also inside functions and for types alone."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+class Facts(NamedTuple):
+    """What the tests below ask of a source; imports: also inside functions and for types alone."""
+
+    says: str | None
+    imports: set[str]
+    classes: list[str]
+    asks: list[int]
+
+
+@cache
+def facts(source: str) -> Facts:
+    """Parse a source once for all tests."""
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    return Facts(
+        ast.get_docstring(tree), found, classes, [node.lineno for node in nodes if asks_for_kind(node)]
+    )
+
+
+def asks_for_kind(node: ast.AST) -> bool:
+    """Tell whether a node asks if something is vertical or horizontal, by its class or its kind."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+        return bool({part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)} & KINDS)
+    if isinstance(node, ast.Compare):
+        values = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+        return bool(values & {"vertical", "horizontal"})
+    return False
 
 
 def circles(sources):
     """Pairs of modules that import each other; sources: by the modules' names."""
-    known = {name: imports(source) & set(sources) - {name} for name, source in sources.items()}
+    known = {name: facts(source).imports & set(sources) - {name} for name, source in sources.items()}
     return {(one, other) for one in known for other in known[one] if one < other and one in known[other]}
 
 
@@ -95,7 +120,7 @@ def test_no_two_modules_import_each_other():
 
 def test_files_say_what_they_are():
     for path in python_files():
-        assert ast.get_docstring(ast.parse(path.read_text())), path
+        assert facts(path.read_text()).says, path
 
 
 def test_long_files_are_listed(record_property):
@@ -125,9 +150,8 @@ def test_every_unit_test_is_where_its_module_is():
 def test_no_class_name_has_two_meanings():
     places = defaultdict(list)
     for path in program_files():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(path.relative_to(ROOT).as_posix())
+        for name in facts(path.read_text()).classes:
+            places[name].append(path.relative_to(ROOT).as_posix())
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert {k: v for k, v in twice.items() if k not in CLASSES_TWICE} == {}
     assert set(CLASSES_TWICE) <= set(twice), "take out of CLASSES_TWICE what is there once"
@@ -166,32 +190,12 @@ WINGS = (
 )
 
 
-def asks_for_kind(code: str) -> list[int]:
-    """Return the lines that ask whether something is vertical or horizontal, by its class or its kind."""
-    found = []
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-            asked = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)} & KINDS
-        elif isinstance(node, ast.Compare):
-            asked = {c.value for c in ast.walk(node) if isinstance(c, ast.Constant)} & {
-                "vertical",
-                "horizontal",
-            }
-        else:
-            continue
-        if asked:
-            found.append(node.lineno)
-    return found
-
-
 def test_a_scenario_and_a_prepared_run_answer_for_their_kind():
     """Vertical or horizontal is asked in the two wings and where they are loaded, nowhere else."""
     for path in program_files():
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(WINGS):
-            assert asks_for_kind(path.read_text()) == [], (
-                f"{name}: let the scenario or the prepared run answer"
-            )
+            assert facts(path.read_text()).asks == [], f"{name}: let the scenario or the prepared run answer"
 
 
 def test_a_question_for_the_kind_is_found():
@@ -201,5 +205,5 @@ def test_a_question_for_the_kind_is_found():
         "isinstance(prepared, PreparedHorizontal | int)",
         'names = [n for n in METHODS if METHODS[n].kind != "horizontal"]',
     )
-    assert [asks_for_kind(control) for control in controls] == [[1]] * 4
-    assert asks_for_kind("found = PLANS[spec.kind](spec)") == []
+    assert [facts(control).asks for control in controls] == [[1]] * 4
+    assert facts("found = PLANS[spec.kind](spec)").asks == []

@@ -9,7 +9,8 @@ A network is flat parameters float32 [d] and `sizes` int64, the widths of its la
 width, plus a bias.
 
 numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py`, `product_kernel.py` or
-`transpose_kernel.py`, touch this file too.
+`transpose_kernel.py`, touch this file too. Copy arrays in loops: for an assignment's error message numba compiles two
+seconds of string functions.
 Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int, bool and float, and these tuples:
 
 | tuple      | holds                                                                                          |
@@ -277,7 +278,8 @@ def _use(flat, at, part, into):  # type: ignore[no-untyped-def]
     gradient, velocity, lr, momentum, l2 = into
     last = at + part.shape[0]
     if gradient.shape[0] > 0:
-        gradient[at:last] = part
+        for i in range(part.shape[0]):
+            gradient[at + i] = part[i]
         return
     some = flat[at:last]
     if l2 > 0.0:
@@ -315,7 +317,9 @@ def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
             _generator._tile(z[first : first + _TILE].reshape(4, _BLOCKS), words, seed, _u64(first // _TILE))
         else:
             _generator._tile(last, words, seed, _u64(first // _TILE))
-            z[first:size] = last.reshape(-1)[:count]
+            values = last.reshape(-1)
+            for i in range(count):
+                z[first + i] = values[i]
         if law != _GAUSSIAN:
             of = z[first : first + count]
             for i in range(count):
@@ -951,7 +955,8 @@ def descents(source, batch, cuts, net, lr, out):  # type: ignore[no-untyped-def]
     first, step = 0, 0
     for n in range(last.shape[0]):
         w = out[n]
-        w[:] = flat
+        for i in range(flat.shape[0]):
+            w[i] = flat[i]
         while step < last[n]:
             rows = (labels, ids[first : ends[step]])
             _loss_and_gradient(source, rows, (w, sizes, inputs, widest), step_by)

@@ -84,8 +84,10 @@ class TorchBottom:
         x, directions = self._rows(ids), self._directions.of(np.array(seeds, np.uint64))
         with torch.no_grad():
             if self._joint.usable(directions, x):
-                return np.stack([self._jointly(x, directions, a) for a in amounts])
-            return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
+                found = [self._jointly(x, directions, a) for a in amounts]
+            else:
+                found = [torch.stack([self._at(x, u, a) for u in directions]) for a in amounts]
+            return torch.stack(found).cpu().numpy()
 
     def forward(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
         """Return the embeddings and keep their graph."""
@@ -136,21 +138,21 @@ class TorchBottom:
     def _rows(self, ids: np.ndarray) -> torch.Tensor:
         return self._x_train[torch.from_numpy(ids).long()]
 
-    def _at(self, x: torch.Tensor, direction: Direction, amount: float) -> np.ndarray:
+    def _at(self, x: torch.Tensor, direction: Direction, amount: float) -> torch.Tensor:
         if not amount:
-            return self._embedding(x).cpu().numpy()
+            return self._embedding(x)
         with self._perturb.at(direction, amount):
-            return self._embedding(x).cpu().numpy()
+            return self._embedding(x)
 
-    def _jointly(self, x: torch.Tensor, directions: Sequence[Direction], amount: float) -> np.ndarray:
+    def _jointly(self, x: torch.Tensor, directions: Sequence[Direction], amount: float) -> torch.Tensor:
         """Return embeddings at w + amount · u_p, [P, B, E]."""
         if not amount:
-            return np.stack([self._embedding(x).cpu().numpy()] * len(directions))
+            return torch.stack([self._embedding(x)] * len(directions))
         step, found = self._joint.block(directions), []
         for first in range(0, len(directions), step):
             points = self._joint.points(directions[first : first + step], amount)
             found += [self._clipped(values_BE) for values_BE in self._joint.scores(points, x)]
-        return torch.stack(found).cpu().numpy()
+        return torch.stack(found)
 
     def _embedding(self, x: torch.Tensor, noise: LayerNoise | None = None) -> torch.Tensor:
         if noise is None:

@@ -40,6 +40,8 @@ from raydpzv.zo.vectors import Vector
 
 _EVALUATION_ROWS = 512
 _STACK_FLOATS = 1 << 20  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
+_FLOATS_ON_GPU = 1 << 24
+"""The same on an accelerator, and the parameters of a small model there: 64 MiB; launches are what it waits for."""
 _POOLED_POINTS = 8  # all 25 at once take 2 MB more memory and no less time
 _KEPT_BYTES = 31 << 20
 _LARGE = 1 << 22
@@ -62,7 +64,7 @@ class TorchObjective:
 
     Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB at
     most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. Central differences take twice
-    as many. A model above 2^22 parameters
+    as many. A model above 2^22 parameters, on a GPU 2^24,
     has none of these: it reads the vector that it was last given, and is perturbed layer by layer. One thread at a time
     may use it. It computes on the device of its rows.
     """
@@ -72,19 +74,21 @@ class TorchObjective:
     ) -> None:
         _keep_freed_memory()
         self._loss: Loss = LOSSES[loss]
+        self._on_gpu = rows.device.type != "cpu"
+        self._large = _FLOATS_ON_GPU if self._on_gpu else _LARGE
         self._make, self._rows, self._device, self._named = make, rows, rows.device, (loss, metrics)
         self._model = FlatModel(make, Key(0), rows.device)
         self._parameters = self._model.parameters
         self._convolves = any(isinstance(layer, nn.Conv2d) for layer in self._model.module.modules())
         self._stacks = _is_stack(self._model.module)
-        pooled = rows.device.type == "cpu" and PooledConvolutions.match(self._model.module, rows.shape)
+        pooled = not self._on_gpu and PooledConvolutions.match(self._model.module, rows.shape)
         self._pooled = PooledConvolutions(self._model.module) if pooled else None
-        by_hand = self._stacks and rows.device.type == "cpu" and loss == "cross_entropy"
+        by_hand = self._stacks and not self._on_gpu and loss == "cross_entropy"
         self._stack_gradient = StackGradient(self._model.module) if by_hand else None
         self._size, self._layout, self.shapes = self._model.size, self._model.layout, self._model.shapes
         self._layers: LayerwisePerturbation | None = None
         self._joint = JointForward(self._model.module, self._model.offsets)
-        if self._size > _LARGE and not self._stacks and self._pooled is None:
+        if self._size > self._large and not self._stacks and self._pooled is None:
             self._layers = LayerwisePerturbation(self._model.module, self._model.offsets)
             self._model.flat = self._model.flat.new_empty(0)
             for p in self._parameters:
@@ -170,22 +174,29 @@ class TorchObjective:
         self, at: torch.Tensor, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both, each direction made once where there is room for both points."""
-        if self._layers or directions[0].law == "rank_one" or self._size > _LARGE:
+        if self._layers or directions[0].law == "rank_one" or self._size > self._large:
             return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
         check_fit(self.size, at, *directions)
-        found = [np.empty((len(rows), len(directions))) for _ in range(2)]
+        found_2MP = torch.empty(2, len(rows), len(directions), dtype=torch.float64, device=self._device)
         step = self._together(len(directions))
         for first in range(0, len(directions), step):
             chunk = directions[first : first + step]
             sides = self._sides(len(chunk))
             for direction, plus_d, minus_d in zip(chunk, *sides, strict=True):
                 direction.add_both_ways(at, radius, plus_d, minus_d)
-            for points_Pd, losses_MP in zip(sides, found, strict=True):
+            if self._stacks and self._on_gpu:
+                both_Pd = self._room(2 * len(chunk))
+                for client, batch in enumerate(rows):
+                    losses_2P = self._losses(both_Pd, batch).view(2, -1)
+                    found_2MP[:, client, first : first + len(chunk)] = losses_2P
+                continue
+            for points_Pd, losses_MP in zip(sides, found_2MP, strict=True):
                 if points_Pd is self._other_1d:
                     self._model.flat.copy_(points_Pd[0])
                 for losses_P, batch in zip(losses_MP, rows, strict=True):
-                    losses_P[first : first + len(chunk)] = self._losses(points_Pd, batch).cpu()
-        return found[0], found[1]
+                    losses_P[first : first + len(chunk)] = self._losses(points_Pd, batch)
+        plus_MP, minus_MP = found_2MP.cpu().numpy()
+        return plus_MP, minus_MP
 
     def _jointly(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
@@ -301,7 +312,8 @@ class TorchObjective:
         """Return the points to evaluate at once. Bits may follow it, so model and number of points alone decide."""
         if self._pooled:
             return min(points, _POOLED_POINTS)
-        return max(1, min(points, _STACK_FLOATS // self.size)) if self._stacks else 1
+        room = _FLOATS_ON_GPU if self._on_gpu else _STACK_FLOATS
+        return max(1, min(points, room // self.size)) if self._stacks else 1
 
     @property
     def _moves(self) -> bool:

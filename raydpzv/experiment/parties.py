@@ -277,11 +277,11 @@ def _with_engine(
 ) -> VerticalScenario:
     """Return the scenario with the engine that runs it, which is recorded: another version may choose otherwise."""
     model, resources, batch = spec.model, spec.resources, spec.method.batch
-    shares = (resources.client_gpus, resources.server_gpus)
+    shares = resources.client_gpus if isinstance(resources.client_gpus, tuple) else (resources.client_gpus,)
+    on_gpu = resources.server_gpus != 0.0
     given: dict[str, Any] = {
         "rows": batch if isinstance(batch, int) else len(server.y_train),
         "engines": spec.descriptor.engines,
-        "accelerator": any(s != 0.0 for of in shares for s in (of if isinstance(of, tuple) else (of,))),
     }
     family = SPLIT_BY_DIRECTIONS if spec.descriptor.rule else SPLIT_BY_GRADIENTS
     bottoms: dict[str, Any] = {
@@ -292,11 +292,12 @@ def _with_engine(
     law = kernels_move(replace(spec.method, groups=None)) if hasattr(spec.method, "groups") else {}
     head = kernels_know(spec.loss) | law | {f'model.head = "{model.head}"': server.dense()}
     if model.engine == "compiled_head":
-        choose("compiled", head, SPLIT_BY_GRADIENTS, **given)
+        choose("compiled", head, SPLIT_BY_GRADIENTS, accelerator=on_gpu, **given)
         engine: Engine = "compiled_head"
     else:
-        engine = choose(model.engine, bottoms | head, family, **given)
+        somewhere = on_gpu or any(share != 0.0 for share in shares)
+        engine = choose(model.engine, bottoms | head, family, accelerator=somewhere, **given)
     if (model.engine, engine) == ("auto", "torch"):
-        with_head = choose("auto", head, SPLIT_BY_GRADIENTS, **given) == "compiled"
+        with_head = choose("auto", head, SPLIT_BY_GRADIENTS, accelerator=on_gpu, **given) == "compiled"
         engine = "compiled_head" if with_head else "torch"
     return spec.model_copy(update={"model": model.model_copy(update={"engine": engine})})

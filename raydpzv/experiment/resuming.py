@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from raydpzv.experiment.vertical import PreparedVertical
 
 
-_MISSING = "missing.json"
 CONTRADICTION = "Contradiction"
 """Kind of the fault of a checkpoint that is not what its run's ledger says."""
 Continued = tuple[Prepared, RunWriter, str]
@@ -141,11 +140,6 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> Continued:
     if its scenario or data are not what they were; DataError if rows, ledger or checkpoints are damaged or do not
     belong together.
     """
-    if (path / _MISSING).is_file():
-        raise NotRecomputable(
-            f"{path}: holds {_MISSING}: an older version charged releases of a lost machine to this run, which this "
-            "version does not count; resume with the version that wrote it (environment.json), or start a new run"
-        )
     # locked first of all: else a segment of another process, started and lost meanwhile, would not count
     folder = RunWriter.locked(path, moved)
     try:

@@ -89,7 +89,8 @@ class VerticalParties(LocalParties):
         self._server = prepared.server.make(self._device)
         self._clients = [factory.make(self._device) for factory in prepared.clients]
         self.core = VerticalCore(prepared, self._server, parts)
-        self.host = LocalExecutor(self._clients)
+        # on a GPU threads would wait for each other's Python code
+        self.host = LocalExecutor(self._clients, None if self._device == "cpu" else 1)
         self._loops: list[ClientLoop] = []
 
     def warm_up(self) -> None:

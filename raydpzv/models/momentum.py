@@ -32,8 +32,6 @@ class MomentumDescent:
 
 
 def _add(x: torch.Tensor, pieces: Sequence[torch.Tensor], alpha: float) -> None:
-    """x += alpha · (pieces, one after the other), without a copy of them all."""
-    start = 0
-    for piece in pieces:
-        x[start : start + piece.numel()].add_(piece.reshape(-1), alpha=alpha)
-        start += piece.numel()
+    """x += alpha · (pieces, one after the other), without a copy of them all; on a GPU in few launches."""
+    parts = x.split([piece.numel() for piece in pieces])
+    torch._foreach_add_(parts, [piece.reshape(-1) for piece in pieces], alpha=alpha)

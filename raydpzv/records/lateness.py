@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,6 @@ MOST_CLIENTS = 64
 APART = 0.1
 """How far a client's clock may be from the server's, as a share of the mean time between its activations."""
 _LISTED = 8
-
-
-@dataclass(frozen=True)
-class MissedUpdates:
-    """Updates that clients missed, per activation, in consecutive windows of updates.
-
-    round: the last update of each window with activations; mean, high: mean and 90th percentile over them.
-    """
-
-    round: NDArray[np.int64]
-    mean: NDArray[np.float64]
-    high: NDArray[np.float64]
 
 
 def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
@@ -59,21 +46,6 @@ def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
         "clients": len(np.unique(array(sync.column("client")))),
         **found,
     }
-
-
-def catch_up(sync: pa.Table, windows: int = 60) -> MissedUpdates:
-    """Return missed updates over time, in at most `windows` windows of equally many updates."""
-    round, missed = array(sync.column("round")), array(sync.column("missed"))
-    order = np.argsort(round, kind="stable")
-    round, missed = round[order], missed[order]
-    width = -(-int(round.max(initial=0)) // windows) or 1
-    lasts, starts = np.unique((round - 1) // width, return_index=True)
-    parts = np.split(missed, starts[1:]) if len(lasts) else []
-    return MissedUpdates(
-        np.minimum((lasts + 1) * width, round.max(initial=0)),
-        np.array([part.mean() for part in parts]),
-        np.array([np.percentile(part, 90) for part in parts]),
-    )
 
 
 def lag_counts(sync: pa.Table) -> NDArray[np.int64]:

@@ -31,11 +31,6 @@ class Reached:
         return not math.isnan(self.round)
 
 
-def bytes_per_round(message: pa.Table) -> tuple[IntArray, IntArray]:
-    """Return the bytes up and down of every round, [R + 1] each; place 0: before the first update."""
-    return _summed(message, array(message.column("round")), None)
-
-
 def bytes_by_client(message: pa.Table, clients: int | None = None) -> tuple[IntArray, IntArray]:
     """Return the bytes up and down of every client, [M] each; M is one more than the highest client if left out."""
     return _summed(message, array(message.column("client")), clients)

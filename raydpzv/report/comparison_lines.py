@@ -172,7 +172,7 @@ def named(label: str, epsilon: float | None) -> str:
 
 
 def known(value: float | None) -> float:
-    """Return a number of RUNS; a null, as tables of older versions have it, is NaN."""
+    """Return a number of RUNS; a null, of a run without that measure, is NaN."""
     return math.nan if value is None else value
 
 

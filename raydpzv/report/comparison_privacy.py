@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
@@ -41,11 +38,6 @@ class ComparedClaim(ClaimRow):
     delta: str
     mechanism: str
     accountant: str
-
-    @property
-    def heading(self) -> str:
-        """The lines in words."""
-        return "; ".join(f"{labels}, {CALIBRATED} = {spent}" for spent, labels in self.together().items())
 
     def together(self) -> dict[str, str]:
         """Return the labels that share the same values of ε, by these."""
@@ -76,8 +68,6 @@ _COLUMNS: tuple[Column[ComparedClaim], ...] = (
     Column("notes", _numbers, align="left"),
 )
 """Methods with other values of ε have lines of their own."""
-_SHARED = ("method", CALIBRATED, "δ", "mechanism")
-"""Columns that a console has as a heading above the rows."""
 
 
 @dataclass(frozen=True)
@@ -110,25 +100,6 @@ def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
         of_line.setdefault((_place(c),), []).append(_row(c, notes))
     rows = _shared([merged(group) for group in of_line.values()])
     return ComparedPrivacy(tuple(rows), tuple(_without(runs, noised)), tuple(notes))
-
-
-def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
-    """Return the claims for a console: a heading for each mechanism, its adversaries below, notes at the end."""
-    found = compared_privacy(claims, runs)
-    blocks: dict[tuple[str, ...], list[ComparedClaim]] = {}
-    for row in found.rows:
-        blocks.setdefault((row.heading, row.mechanism, row.delta), []).append(row)
-    inner = [column for column in _COLUMNS if column.title not in _SHARED]
-    parts: list[RenderableType] = [Text("Privacy: what is proved, and against whom", "bold"), Text(MEANING)]
-    for (name, mechanism, delta), rows in blocks.items():
-        noise = "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
-        parts += [
-            Text(),
-            Text(f"{name}: {noise}; δ = {delta}"),
-            Padding(grid(inner, rows).console(), (0, 0, 0, 2)),
-        ]
-    parts += [Text(), *map(Text, found.without)]
-    return Group(*parts, *(Text(f"[{i}] {note}") for i, note in enumerate(found.notes, 1)))
 
 
 def privacy_line(claims: pa.Table, runs: pa.Table) -> str:

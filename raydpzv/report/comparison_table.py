@@ -59,7 +59,7 @@ RUNS = pa.schema(
         ("concordance", pa.float64()),  # of survival times, whose accuracies are NaN
         ("loss", pa.float64()),
         ("top_share", pa.float64()),
-        ("largest_class_share", pa.float64()),  # of the held-out rows; NaN in runs of older versions
+        ("largest_class_share", pa.float64()),  # of the held-out rows
         ("control_accuracy", pa.float64()),  # of frozen clients with the same seed; NaN without one
         ("updates", pa.int64()),
         ("bytes_up", pa.int64()),
@@ -299,5 +299,5 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def _median(values: Sequence[float | None]) -> float:
-    found = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
+    found = [v for v in values if v is not None and not math.isnan(v)]  # null: a measure that the run lacks
     return float(np.median(found)) if found else math.nan

@@ -18,7 +18,7 @@ from rich.text import Text
 from raydpzv.records.summary_fields import shown
 from raydpzv.report import text
 from raydpzv.report.comparison_lines import CALIBRATED, NOT_RUN, as_meant, calibrated, fails, named
-from raydpzv.report.comparison_privacy import privacy_block, privacy_line
+from raydpzv.report.comparison_privacy import privacy_line
 from raydpzv.report.comparison_table import ComparisonView, target_name
 from raydpzv.report.latex import latex
 from raydpzv.report.table import Column, Grid, Mark, grid
@@ -65,29 +65,9 @@ def summary_report(view: ComparisonView) -> Group:
         *(Text(target_line(view.rows, t)) for t in dict.fromkeys(view.targets) if score == "accuracy"),
         Text(privacy_line(claims, runs)),
         *(Text(line, "yellow") for line in warnings[:_MOST_WARNINGS]),
-        *([Text(f"{hidden} more warnings: --explain", "yellow")] if hidden > 0 else []),
+        *([Text(f"{hidden} more warnings: on the page", "yellow")] if hidden > 0 else []),
     ]
     return Group(*parts)
-
-
-def console_report(view: ComparisonView) -> Group:
-    """Return everything about a comparison, for a console of 120 columns."""
-    runs, _, claims = view.compared
-    parts: list[RenderableType] = [
-        accuracy_grid(view).console("Test accuracy: median, and range over the seeds", gap=0, once=True),
-        Text(ACCURACY_NOTE, "dim"),
-    ]
-    for target in dict.fromkeys(view.targets):
-        found, title = target_grid(view.rows, target), target_title(target)
-        shown = found.console(f"What it took to reach {title}", gap=0, once=True)
-        parts += [Text(), shown if found.rows else Text(f"No run reached {title}.")]
-    if view.targets:
-        parts.append(Text(TARGET_NOTE, "dim"))
-    parts += [Text(), privacy_block(claims, runs), Text()]
-    warnings = (Text(line, "yellow") for line in warning_lines(view))
-    lines = [failures_line(runs, first=False), *failure_lines(runs)]
-    failed = (Text(line, "bold red" if line.startswith("FAILED") else "") for line in lines)
-    return Group(*parts, *failed, *warnings)
 
 
 _SCORES = (
@@ -106,7 +86,7 @@ def summary_grid(view: ComparisonView) -> Grid:
     columns = [_METHOD]
     if any(row["epsilon"] is not None for row in rows):
         columns.append(Column(AIM, lambda r: r["epsilon"], calibrated))
-    columns.append(_runs(why=False))
+    columns.append(_RUNS)
     if _scored(rows, "concordance"):
         columns.append(_spread("concordance", "concordance", text.short, _BESIDE))
     elif not all(math.isnan(row["accuracy_median"]) for row in rows) or not view.measures:
@@ -119,21 +99,6 @@ def summary_grid(view: ComparisonView) -> Grid:
     if not math.isnan(view.seconds_at):
         columns.append(_median("simulated", "seconds", seconds_text))
     return grid(columns, rows)
-
-
-def accuracy_grid(view: ComparisonView) -> Grid:
-    """Return one row per line of the table, with ranges on lines of their own."""
-    columns = [_METHOD, Column(CALIBRATED, lambda r: r["epsilon"], calibrated), _runs(why=True)]
-    columns.append(_spread("accuracy", "accuracy", text.percent))
-    columns += [_spread(name, name, text.short) for name in view.measures]
-    columns += [_spread(*score) for score in _SCORES if _scored(view.rows, score[1])]
-    columns += _budgets(view, lambda title, name: _spread(title, name, text.percent))
-    columns.append(_pair("bytes up, bytes down", ("bytes_up", text.size), ("bytes_down", text.size)))
-    if math.isnan(view.seconds_at):
-        columns.append(_median("updates", "updates", text.number))
-    else:
-        columns.append(_pair("updates, seconds", ("updates", text.number), ("seconds", seconds_text)))
-    return grid([*columns, _median("staleness", "staleness", text.short)], view.rows)
 
 
 def page_grid(view: ComparisonView) -> Grid:
@@ -233,28 +198,20 @@ def _failed(row: Row) -> Mark:
 _METHOD: Column[Row] = Column("method", lambda r: r["label"], align="left")
 
 
-def _runs(*, why: bool) -> Column[Row]:
-    def show(row: Row) -> str:
-        said, (failed, meant) = f"{row['runs']}", _failures(row)
-        if failed:
-            said += f", {sum(failed.values())} FAILED"
-        if failed and why:  # the count comes first already, if there is one kind
-            kinds = ", ".join(f"{count} {shown(kind)}" for kind, count in failed.items())
-            said += f": {shown(next(iter(failed))) if len(failed) == 1 else kinds}"
-        if meant:
-            said += f" ({meant} predict{'s' if meant == 1 else ''} one class)"
-        return said + (f", {row['not_run']} not run" if row["not_run"] else "")
+def _made(row: Row) -> str:
+    said, (failed, meant) = f"{row['runs']}", _failures(row)
+    if failed:
+        said += f", {sum(failed.values())} FAILED"
+    if meant:
+        said += f" ({meant} predict{'s' if meant == 1 else ''} one class)"
+    return said + (f", {row['not_run']} not run" if row["not_run"] else "")
 
-    return Column("runs", show, align="left", mark=_failed)
+
+_RUNS: Column[Row] = Column("runs", _made, align="left", mark=_failed)
 
 
 def _median(title: str, name: str, show: Show) -> Column[Row]:
     return Column(title, lambda r: r[f"{name}_median"], show, value=lambda r: r[f"{name}_median"])
-
-
-def _pair(title: str, one: tuple[str, Show], other: tuple[str, Show]) -> Column[Row]:
-    """Return a column of two medians, on a line each."""
-    return Column(title, lambda r: "\n".join(show(r[f"{name}_median"]) for name, show in (one, other)))
 
 
 def _spread(title: str, name: str, show: Show, ends: str = _BELOW) -> Column[Row]:

@@ -51,8 +51,6 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     run_plots.accuracy_over_bytes,
     measure_plots.measures_over_updates,
     run_plots.loss_over_updates,
-    run_plots.bytes_per_update,
-    run_plots.missed_over_updates,
     run_plots.lag_histogram,
     run_plots.epsilon_over_updates,
     client_plots.records_per_user,

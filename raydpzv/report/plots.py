@@ -47,7 +47,7 @@ _APART = 0.06  # of the axes' height: a line of small print
 
 
 Look = dict[str, Any]
-Form = Literal["percent", "number", "bytes"]
+Form = Literal["percent", "number"]
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.privacy import claim_words
-from raydpzv.records import lateness, metrics, traffic
+from raydpzv.records import lateness, metrics
 from raydpzv.records.lateness import leg_begins
 from raydpzv.report import plots, text
 from raydpzv.report.measure_plots import judged
@@ -345,105 +344,6 @@ def _draw_epsilon(series: Sequence[SpentEpsilon]) -> tuple[Figure, list[Curve]]:
     plots.mark_ends(ax, curves)
     plots.legend(figure, handles, 1)
     return figure, curves
-
-
-def bytes_per_update(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw the running mean of the bytes of an update, up and down apart.
-
-    A lone run whose updates all cost the same needs no figure: the caption says it.
-    """
-    found = [(i, r, _bytes(r)) for i, r in enumerate(runs) if r.rows["message"].num_rows]
-    drawn = [(i, r, both) for i, r, both in found if any(way.any() for way in both)]
-    if not drawn:
-        return None
-    if len(drawn) == 1 and (cost := _constant(*drawn[0][2])):
-        return ReportFigure("bytes_per_update", f"Every update cost {cost}.", None)
-    caption = "Running mean, over a 40th of a run's updates, of the tensor bytes of an update, all clients together."
-    silent = [r for _, r, both in found if not any(way.any() for way in both)]
-    curves = [
-        replace(_rolling(i, f"{r.label}, {name}", way), look=plots.line(i) | {"linestyle": dash})
-        for i, r, both in drawn
-        for name, way, dash in zip(("up", "down"), both, ("solid", "dotted"), strict=True)
-    ]
-    panel = Panel("Bytes per update", "bytes per update", curves, "bytes")
-    said = caption + _left_out(silent, "nothing travels")
-    return ReportFigure("bytes_per_update", said, _draw_bytes(drawn), [panel])
-
-
-def _bytes(run: RunView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return bytes up and down of the updates that were made, [R] each; what came before or after is no update's."""
-    made = metrics.updates(run.rows["service"]) + 1
-    up, down = traffic.bytes_per_round(run.rows["message"])
-    return up[1:made], down[1:made]
-
-
-def _constant(up: NDArray[np.int64], down: NDArray[np.int64]) -> str:
-    """Return what each update cost, if all cost the same; the last answer of a run may be missing."""
-    if len(np.unique(up)) > 1 or len(np.unique(down[:-1])) > 1:
-        return ""
-    return f"{text.size(int(up[0]))} up and {text.size(int(down[0]))} down"
-
-
-def _draw_bytes(drawn: Sequence[tuple[int, RunView, tuple[NDArray[np.int64], NDArray[np.int64]]]]) -> Figure:
-    """Draw one run in one pair of axes, or several with uploads above and the downlink below, on one scale."""
-    runs = [run for _, run, _ in drawn]
-    divisor, unit = text.size_unit(max(float(way.max()) for *_, both in drawn for way in both))
-    if len(drawn) == 1:
-        figure, ax = chart("Bytes per update", updates_axis(runs), f"bytes per update ({unit})")
-        up, down = drawn[0][2]
-        panels = [(ax, [(0, "up", up), (1, "down", down)])]
-    else:
-        figure, axes = plots.canvas(8.0, 6.0, rows=2, share=True)
-        plots.head(axes[0, 0], "Bytes per update")
-        axes[1, 0].set_xlabel(updates_axis(runs))
-        axes[1, 0].xaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
-        panels = [(ax, [(i, r.label, both[way]) for i, r, both in drawn]) for way, ax in enumerate(axes.flat)]
-        for ax, name in zip(axes.flat, ("up", "down"), strict=True):
-            ax.set_ylabel(f"{name} ({unit})")
-    handles = [
-        plots.lines(ax, [_rolling(i, label, way / divisor) for i, label, way in shown])
-        for ax, shown in panels
-    ]
-    heights = np.concatenate([np.asarray(line.get_ydata(), float) for each in handles for line in each])
-    for ax, _ in panels:
-        if plots.wide(heights):
-            plots.plain_log(ax, "y")
-        else:
-            ax.set_ylim(bottom=0)
-            ax.yaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
-    plots.legend(figure, handles[0])
-    return figure
-
-
-def _rolling(index: int, label: str, amounts: NDArray[Any]) -> Curve:
-    """Return a running mean against the update at which its window ends; shorter runs lie above longer ones."""
-    curve, _ = _running(np.arange(1, len(amounts) + 1), amounts, index, label)
-    return replace(curve, over=2 + 1 / len(amounts))
-
-
-def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw how many updates a client had missed when it began its work: mean and 90th percentile over time."""
-    found = [(i, r, lateness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
-    drawn = [(i, r, c) for i, r, c in found if len(c.round) and c.high.max() > 1]
-    if not drawn:
-        return None
-    figure, ax = chart("Catching up", updates_axis([r for _, r, _ in drawn]), "missed updates per activation")
-    handles: list[Line2D] = []
-    curves: list[Curve] = []
-    for i, run, caught in drawn:
-        look, name = plots.line(i), f"{run.label}: "
-        curves.append(Curve(caught.round, caught.mean, look, f"{name}mean", run=i))
-        dotted = look | {"linestyle": "dotted"}
-        curves.append(Curve(caught.round, caught.high, dotted, f"{name}90th percentile", run=i))
-        handles += plots.lines(ax, [curves[-2]])
-        ax.plot(caught.round, caught.high, color=look["color"], linestyle=":", linewidth=1.1)
-    handles.append(Line2D([], [], color=plots.INK, linestyle=":", linewidth=1.1, label="90th percentile"))
-    ax.set_ylim(bottom=0)
-    ax.yaxis.set_major_formatter(StrMethodFormatter(plots.NUMBER))
-    plots.legend(figure, handles)
-    caption = "Updates made since the client last caught up, which it replays before it works."
-    panel = Panel("Catching up", "missed updates", curves)
-    return ReportFigure("missed_over_updates", caption, figure, [panel])
 
 
 def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:

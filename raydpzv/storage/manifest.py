@@ -20,8 +20,7 @@ from raydpzv.storage.filesystem import StorageFolder
 MANIFESTS, OBJECTS = "commits", "by-"
 _FORMAT = 1
 NO_NOISE, FRESH_NOISE = "none", "fresh"
-"""Whether the writer draws noise of the system, which a second run would draw anew. Older versions wrote other words
-for fresh noise."""
+"""Whether the writer draws noise of the system, which a second run would draw anew."""
 _TRIES = 10
 """Listings of a storage that another process writes meanwhile."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from raydpzv.lazy_import import torch
 from raydpzv.zo import kernels
+from raydpzv.zo.vectors import Vector
 
 _COPY = 1 << 22
 """Elements made at a time on the CPU for parameters that live on another device: 16 MiB."""
@@ -21,12 +23,20 @@ def subtract(
 
     out, x: contiguous float32 [n]; seeds: uint64 [k]; coefficients: float32 [k]; law: "gaussian" or "rademacher".
     """
-    if x.is_cuda and has_triton():
-        from raydpzv.zo import triton_kernel
-
-        triton_kernel.subtract(out, x, seeds, coefficients, start, law)
+    if makes(x):
+        triton().subtract(out, x, seeds, coefficients, start, law)
         return
     made_on_cpu(out, x, seeds, coefficients, start, law)
+
+
+def makes(x: Vector) -> bool:
+    """Return whether directions for x are made where it lives, which is not the CPU."""
+    return not isinstance(x, np.ndarray) and x.is_cuda and has_triton()
+
+
+def triton() -> Any:
+    """Return the module of Triton's kernels."""
+    return importlib.import_module("raydpzv.zo.triton_kernel")
 
 
 @cache

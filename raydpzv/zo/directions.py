@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from raydpzv.lazy_import import torch
 from raydpzv.zo import device, kernels
 from raydpzv.zo.apply_seeds import Base, replay_products
 from raydpzv.zo.spans import Span, overlaps
+from raydpzv.zo.vectors import Vector
 
 Law = Literal["gaussian", "sphere", "rademacher", "rank_one"]
 LAWS: tuple[Law, ...] = ("gaussian", "sphere", "rademacher")
@@ -58,9 +59,13 @@ class Direction:
     @cached_property
     def norm_factor(self) -> float:
         """The factor of the generator's elements: 1, or √d / ‖z‖ on the sphere."""
+        return self.factor_for(None)
+
+    def factor_for(self, x: Vector | None) -> float:
+        """Return `norm_factor`, made where the parameters x live; x: float32 of any size."""
         if self.law != "sphere":
             return 1.0
-        return _on_sphere(self.seed, self.size)
+        return _on_sphere(self.seed, self.size, "" if x is None or not device.makes(x) else str(x.device))
 
     def add_to(
         self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None
@@ -70,9 +75,9 @@ class Direction:
         x, out: contiguous float32 [n]. The coefficient is rounded to float32 once; each element then takes one
         product (of a matrix a bᵀ two) and one sum, so that every caller that adds the same amount gets the same bits.
         """
-        out, here = x if out is None else out, x.device.type == "cpu"
+        out, here, factor = x if out is None else out, x.device.type == "cpu", self.factor_for(x)
         for span, first, last in self._spans(start, len(x)):
-            coefficient = np.float32(amount * self.norm_factor * span.smoothing)
+            coefficient = np.float32(amount * factor * span.smoothing)
             place = start + first - span.start
             to, of = out[first:last], x[first:last]
             if span.rows:
@@ -86,12 +91,16 @@ class Direction:
 
     def add_both_ways(self, x: torch.Tensor, amount: float, plus: torch.Tensor, minus: torch.Tensor) -> None:
         """Write x + amount · u to `plus` and x - amount · u to `minus`, float32 [d], to the bits of `add_to`."""
-        if self.spans or self.base != "gaussian" or x.device.type != "cpu":
+        here = x.device.type == "cpu"
+        if self.spans or self.base != "gaussian" or not (here or device.makes(x)):
             self.add_to(x, amount, out=plus)
             self.add_to(x, -amount, out=minus)
             return
-        coefficient = np.float32(amount * self.norm_factor)
-        kernels.add_both_ways(plus.numpy(), minus.numpy(), x.numpy(), np.uint64(self.seed), coefficient)
+        coefficient, seed = np.float32(amount * self.factor_for(x)), np.uint64(self.seed)
+        if here:
+            kernels.add_both_ways(plus.numpy(), minus.numpy(), x.numpy(), seed, coefficient)
+        else:
+            device.triton().add_both_ways(plus, minus, x, seed, float(coefficient))
 
     def values(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return u[start:stop] as float32."""
@@ -127,6 +136,7 @@ def base_of(law: Law) -> Base:
 
 
 @lru_cache(maxsize=1 << 10)
-def _on_sphere(seed: int, size: int) -> float:
-    """Return √d / ‖z‖, remembered from a party's upload to its step."""
-    return math.sqrt(size / kernels.squared_norm(np.uint64(seed), size))
+def _on_sphere(seed: int, size: int, where: str) -> float:
+    """Return √d / ‖z‖, remembered from a party's upload to its step; where: the accelerator that makes z, or ""."""
+    make = partial(device.triton().squared_norm, where) if where else kernels.squared_norm
+    return math.sqrt(size / make(np.uint64(seed), size))

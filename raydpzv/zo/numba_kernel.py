@@ -207,7 +207,8 @@ def subtract_directions(x, seeds, scales, start):  # type: ignore[no-untyped-def
         inside = element % _TILE
         count = min(_TILE - inside, n - done)
         if count < _TILE:
-            copy[inside : inside + count] = x[done : done + count]
+            for i in range(count):  # an assignment would compile string functions for its error message
+                copy[inside + i] = x[done + i]
             tile = copy.reshape(4, _BLOCKS)
         else:
             tile = x[done : done + _TILE].reshape(4, _BLOCKS)
@@ -215,7 +216,8 @@ def subtract_directions(x, seeds, scales, start):  # type: ignore[no-untyped-def
             _words(words, seeds[j], _u64(element // _TILE))
             _subtract_tile(tile, words, scales[j])
         if count < _TILE:
-            x[done : done + count] = copy[inside : inside + count]
+            for i in range(count):
+                x[done + i] = copy[inside + i]
         done += count
 
 
@@ -314,13 +316,15 @@ def subtract_signs(x, seeds, scales, start):  # type: ignore[no-untyped-def]
         count = min(_SIGN_TILE - inside, n - done)
         first, last = inside // _BLOCKS, (inside + count + _BLOCKS - 1) // _BLOCKS
         if count < _SIGN_TILE:
-            copy[inside : inside + count] = x[done : done + count]
+            for i in range(count):  # an assignment would compile string functions for its error message
+                copy[inside + i] = x[done + i]
             rows = copy.reshape(_ROWS, _BLOCKS)
         else:
             rows = x[done : done + _SIGN_TILE].reshape(_ROWS, _BLOCKS)
         _add_to_sign_tile(rows, words, seeds, values, _u64(element // _SIGN_TILE), first, last)
         if count < _SIGN_TILE:
-            x[done : done + count] = copy[inside : inside + count]
+            for i in range(count):
+                x[done + i] = copy[inside + i]
         done += count
 
 

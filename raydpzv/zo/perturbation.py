@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 19
 """Elements up to which a model is small: 2 MiB beside a process of a hundred MB."""
+_SMALL_ON_GPU = 1 << 24
+"""The same on an accelerator, 64 MiB: there a launch for each parameter costs more than the pass over all of them."""
 _SMALL_WITH_ROWS = 1 << 14
 """The same of a model of whose embedding a batch reads some rows."""
 
@@ -34,7 +36,8 @@ def perturbation(
     module: nn.Module, flat: torch.Tensor, offsets: Mapping[str, int]
 ) -> WholePerturbation | LayerwisePerturbation:
     """Return what perturbs a module whose parameters are views of `flat`: those of a small one all at once."""
-    most = _SMALL_WITH_ROWS if any(map(_by_row, module.modules())) else _SMALL
+    most = _SMALL if flat.device.type == "cpu" else _SMALL_ON_GPU
+    most = _SMALL_WITH_ROWS if any(map(_by_row, module.modules())) else most
     if 0 < flat.numel() <= most:
         return WholePerturbation(module, flat, offsets)
     return LayerwisePerturbation(module, offsets)

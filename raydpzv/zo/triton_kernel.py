@@ -19,6 +19,10 @@ _SIGN_LANES = 128
 """Philox blocks of a program of `_signs`: half a tile of 32768 elements."""
 _SEEDS = 4
 """Seeds that `_signs` takes in one pass over x."""
+_CHUNK = 1 << 24
+"""Normals of which the squares are added up at a time: 64 MiB."""
+_SUMS = 32
+"""Sums of squares of a program of `_add_squares`."""
 EXACT: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
 """Options of every launch."""
 
@@ -33,6 +37,9 @@ def subtract(
     """
     if x.numel() == 0 or len(seeds) == 0:
         out.copy_(x)
+        return
+    if law == "gaussian" and len(seeds) == 1:
+        _move(x, seeds[0], float(coefficients[0]), start, out, out)
         return
     halves_k2 = np.ascontiguousarray(seeds, dtype="<u8").view(np.int32).reshape(-1, 2)
     keys_k2 = torch.from_numpy(halves_k2.copy()).to(x.device)
@@ -60,16 +67,72 @@ def subtract(
             )
 
 
+def add_both_ways(
+    plus: torch.Tensor, minus: torch.Tensor, x: torch.Tensor, seed: np.uint64, coefficient: float
+) -> None:
+    """Write x + coefficient · z to `plus` and x - coefficient · z to `minus`, float32 [d], z made once."""
+    _move(x, seed, coefficient, 0, minus, plus)
+
+
+def descend(
+    x: torch.Tensor, velocity: torch.Tensor, seed: np.uint64, amounts: tuple[float, float, float]
+) -> None:
+    """Take v <- βv - c z and x <- x - η v in one pass, with the bits of the CPU. amounts: β, c, η."""
+    if x.numel():
+        with torch.cuda.device_of(x):
+            grid = (_programs(x.numel(), 0, 1024),)
+            numbers = (*_halves(seed), *np.array(amounts, np.float32).tolist(), x.numel())
+            _steps[grid](x, velocity, *numbers, LANES=_LANES, **EXACT)
+
+
+def squared_norm(where: str, seed: np.uint64, size: int) -> float:
+    """Return `raydpzv.zo.numba_kernel.squared_norm`, made on this device."""
+    sums = torch.zeros(1024, dtype=torch.float64, device=where)
+    with torch.cuda.device_of(sums):
+        z = torch.zeros(min(size, _CHUNK), device=where)
+        for start in range(0, size, _CHUNK):
+            piece = z[: size - start].zero_()
+            _move(piece, seed, -1.0, start, piece, piece)
+            tiles = -(-piece.numel() // 1024)
+            _add_squares[(1024 // _SUMS,)](
+                sums, piece, tiles, piece.numel(), SUMS=_SUMS, **EXACT | {"num_warps": 1}
+            )
+    # one after the other, as the compiled kernel adds them
+    return float(np.add.accumulate(sums.cpu().numpy())[-1])
+
+
+def _move(
+    x: torch.Tensor, seed: np.uint64, coefficient: float, start: int, out: torch.Tensor, other: torch.Tensor
+) -> None:
+    """Write x - coefficient · z to `out`, and x + coefficient · z to `other` if that is another."""
+    if x.numel():
+        with torch.cuda.device_of(x):
+            grid, both = (_programs(x.numel(), start, 1024),), other is not out
+            numbers = (*_halves(seed), coefficient, x.numel(), start)
+            _one[grid](out, other, x, *numbers, BOTH=both, LANES=_LANES, **EXACT)
+
+
+def _halves(seed: np.uint64) -> tuple[int, int]:
+    """Return the halves of a seed as int32, which spares the copy of an array to the device."""
+    low, high = np.array([seed], "<u8").view(np.int32).tolist()
+    return low, high
+
+
 def _programs(size: int, start: int, tile: int) -> int:
     """Return how many tiles [start, start + size) touches."""
     return -(-(start + size) // tile) - start // tile
 
 
 @triton.jit
-def _philox(block, keys, there):  # type: ignore[no-untyped-def]
-    """The four words of each block; keys points at the two halves of a seed."""
-    k0 = tl.load(keys, mask=there, other=0).to(tl.uint32, bitcast=True)
-    k1 = tl.load(keys + 1, mask=there, other=0).to(tl.uint32, bitcast=True)
+def _key(keys, there):  # type: ignore[no-untyped-def]
+    """The two halves of a seed that `keys` points at."""
+    return tl.load(keys, mask=there, other=0), tl.load(keys + 1, mask=there, other=0)
+
+
+@triton.jit
+def _philox(block, k0, k1):  # type: ignore[no-untyped-def]
+    """The four words of each block under the halves of a seed, int32."""
+    k0, k1 = k0.to(tl.uint32, bitcast=True), k1.to(tl.uint32, bitcast=True)
     c0, c1 = block.to(tl.uint32), (block >> 32).to(tl.uint32)
     c2 = tl.zeros_like(c0)
     c3 = tl.zeros_like(c0)
@@ -112,6 +175,59 @@ def _box_muller(a, b):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _tile(block, k0, k1):  # type: ignore[no-untyped-def]
+    """The four normals of each block."""
+    w0, w1, w2, w3 = _philox(block, k0, k1)
+    z0, z1 = _box_muller(w0, w1)
+    z2, z3 = _box_muller(w2, w3)
+    return z0, z1, z2, z3
+
+
+@triton.jit(do_not_specialize=["k0", "k1", "size", "start"])
+def _one(out, other, x, k0, k1, c, size, start, BOTH: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One seed: x - c z to `out`, and x + c z to `other` if both are wanted."""
+    first = (tl.program_id(0).to(tl.int64) + start // 1024) * LANES
+    block = first + tl.arange(0, LANES)
+    z0, z1, z2, z3 = _tile(block, k0, k1)
+    base = (block >> 8) * 1024 + (block & 255) - start
+    for word in tl.static_range(4):
+        i = base + word * 256
+        inside = (i >= 0) & (i < size)
+        z = z0 if word == 0 else (z1 if word == 1 else (z2 if word == 2 else z3))
+        y = tl.load(x + i, mask=inside, other=0.0)
+        tl.store(out + i, y - c * z, mask=inside)
+        if BOTH:
+            tl.store(other + i, y + c * z, mask=inside)
+
+
+@triton.jit(do_not_specialize=["k0", "k1", "size"])
+def _steps(x, v, k0, k1, momentum, c, lr, size, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One seed, with momentum: v = momentum v - c z, then x = x - lr v."""
+    block = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    z0, z1, z2, z3 = _tile(block, k0, k1)
+    base = (block >> 8) * 1024 + (block & 255)
+    for word in tl.static_range(4):
+        i = base + word * 256
+        inside = i < size
+        z = z0 if word == 0 else (z1 if word == 1 else (z2 if word == 2 else z3))
+        moved = tl.load(v + i, mask=inside, other=0.0) * momentum - c * z
+        tl.store(v + i, moved, mask=inside)
+        tl.store(x + i, tl.load(x + i, mask=inside, other=0.0) - lr * moved, mask=inside)
+
+
+@triton.jit(do_not_specialize=["tiles", "size"])
+def _add_squares(sums, z, tiles, size, SUMS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Add the square of element i of each tile to sums[i], tile after tile; a square of a float32 is exact."""
+    i = tl.program_id(0) * SUMS + tl.arange(0, SUMS)
+    total = tl.load(sums + i)
+    for tile in tl.range(0, tiles, loop_unroll_factor=16):
+        at = tile * 1024 + i
+        value = tl.load(z + at, mask=at < size, other=0.0).to(tl.float64)
+        total += value * value
+    tl.store(sums + i, total)
+
+
+@triton.jit
 def _normals(out, x, keys, coefficients, count, size, start, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
     block = (tl.program_id(0).to(tl.int64) + start // 1024) * LANES + tl.arange(0, LANES)
     i0 = (block >> 8) * 1024 + (block & 255) - start
@@ -122,9 +238,8 @@ def _normals(out, x, keys, coefficients, count, size, start, LANES: tl.constexpr
     x2, x3 = tl.load(x + i2, mask=m2, other=0.0), tl.load(x + i3, mask=m3, other=0.0)
     for j in range(count):
         c = tl.load(coefficients + j)
-        w0, w1, w2, w3 = _philox(block, keys + 2 * j, True)
-        z0, z1 = _box_muller(w0, w1)
-        z2, z3 = _box_muller(w2, w3)
+        k0, k1 = _key(keys + 2 * j, True)
+        z0, z1, z2, z3 = _tile(block, k0, k1)
         x0, x1, x2, x3 = x0 - c * z0, x1 - c * z1, x2 - c * z2, x3 - c * z3
     tl.store(out + i0, x0, mask=m0)
     tl.store(out + i1, x1, mask=m1)
@@ -145,10 +260,12 @@ def _signs(out, x, keys, coefficients, count, size, start, LANES: tl.constexpr):
     block = tl.program_id(0).to(tl.int64) * LANES + (start // 32768) * 256 + tl.arange(0, LANES)
     first = (block >> 8) * 32768 + (block & 255) - start
     t1, t2, t3 = count > 1, count > 2, count > 3
-    a = _philox(block, keys, True)
-    b = _philox(block, keys + 2, t1)
-    c = _philox(block, keys + 4, t2)
-    d = _philox(block, keys + 6, t3)
+    a0, a1 = _key(keys, True)
+    b0, b1 = _key(keys + 2, t1)
+    c0, c1 = _key(keys + 4, t2)
+    d0, d1 = _key(keys + 6, t3)
+    a, b = _philox(block, a0, a1), _philox(block, b0, b1)
+    c, d = _philox(block, c0, c1), _philox(block, d0, d1)
     va = -tl.load(coefficients)
     vb = -tl.load(coefficients + 1, mask=t1, other=0.0)
     vc = -tl.load(coefficients + 2, mask=t2, other=0.0)

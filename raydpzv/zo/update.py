@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from raydpzv.errors import InputError
-from raydpzv.zo import kernels
+from raydpzv.zo import device, kernels
 from raydpzv.zo.apply_seeds import in_pieces, replay, replay_products
 from raydpzv.zo.directions import Direction, Law, base_of
 from raydpzv.zo.spans import Groups, Shapes, Span, overlaps, spans_of
@@ -138,7 +138,7 @@ class Descent:
     def apply(self, steps: Iterable[Step]) -> None:
         """Apply steps in order."""
         size, rule = len(self.x), self.rule
-        found = [_Terms.of(step, rule, size) for step in steps]
+        found = [_Terms.of(step, rule, self.x) for step in steps]
         if not found:
             return
         if rule.optimizer != "sgd":
@@ -155,8 +155,12 @@ class Descent:
             work = partial(_with_momentum, rule, found, (as_array(self.x), as_array(self.kept[0])))
             in_pieces(size, 0, _PIECE, self._threads, _cut_small(work))
         else:
-            velocity = self.kept[0]
+            velocity, plain = self.kept[0], not rule.spans and base_of(rule.law) == "gaussian"
             for terms in found:
+                if plain and len(terms.seeds) == 1 and device.makes(self.x):
+                    one = (rule.momentum, float(terms.amounts[0]), terms.lr)
+                    device.triton().descend(self.x, velocity, terms.seeds[0], one)
+                    continue
                 velocity.mul_(rule.momentum)
                 _subtract(rule, velocity, terms.seeds, terms.amounts)
                 self.x.add_(velocity, alpha=-terms.lr)
@@ -172,7 +176,7 @@ class _Terms:
     anchor: bool
 
     @classmethod
-    def of(cls, step: Step, rule: Rule, size: int) -> _Terms:
+    def of(cls, step: Step, rule: Rule, x: Vector) -> _Terms:
         scalars = np.asarray(step.scalars, np.float64)
         seeds = np.asarray(step.seeds, np.uint64)
         count = len(scalars)
@@ -181,7 +185,7 @@ class _Terms:
         if rule.momentum and rule.damped and rule.optimizer == "sgd":
             amounts = amounts * (1 - rule.momentum)
         if rule.law == "sphere":
-            factors = [Direction(int(seed), size, "sphere").norm_factor for seed in seeds]
+            factors = [Direction(int(seed), len(x), "sphere").factor_for(x) for seed in seeds]
             amounts = amounts * np.array(factors)
         return cls(seeds, amounts, step.lr, step.anchor)
 

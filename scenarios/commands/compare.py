@@ -25,7 +25,7 @@ from scenarios.command_options import CompareCommand, Execution
 from scenarios.comparison_progress import comparison_progress, show_comparison
 from scenarios.exit_codes import leave
 from scenarios.options import chosen_runner, numbers, output_folder
-from scenarios.progress import stop_on_signal
+from scenarios.progress import foreground
 
 
 def compare_command(options: CompareCommand) -> None:
@@ -37,20 +37,13 @@ def compare_command(options: CompareCommand) -> None:
         comparison,
         output_folder(options.out, f"compare-{comparison.name}"),
         options,
-        explain=options.explain,
         latex=options.latex,
         notes=[] if options.epsilons else noise_dropped(options.what, comparison),
     )
 
 
 def carry_out(
-    comparison: Comparison,
-    folder: Path,
-    how: Execution,
-    *,
-    explain: bool,
-    latex: bool = False,
-    notes: Sequence[str] = (),
+    comparison: Comparison, folder: Path, how: Execution, *, latex: bool = False, notes: Sequence[str] = ()
 ) -> None:
     """Make the remaining runs of a comparison, then write and print its tables.
 
@@ -62,7 +55,7 @@ def carry_out(
     for note in dict.fromkeys([*notes, *(note for note in said if note)]):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     compared, stopped = made(comparison, folder, how, console)
-    show_comparison(comparison, folder, compared, as_json=how.as_json, explain=explain, latex=latex)
+    show_comparison(comparison, folder, compared, as_json=how.as_json, latex=latex)
     rows = compared.runs.to_pylist()
     failed = [f"{row['run']}: {row['reason']}" for row in rows if row["outcome"] == FAILED]
     some = any(row["outcome"] == OK for row in rows if not row["control"])
@@ -79,7 +72,7 @@ def made(comparison: Comparison, folder: Path, how: Execution, console: Console)
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
         shown = comparison_progress(comparison, todo, console, stopped, quiet=how.quiet)
-        with stop_on_signal(console, stopped), shown as watch:
+        with foreground(console, stopped), shown as watch:
             yield watch
 
     pool = PoolOptions("ray" if _on_ray(how) else "local", how.jobs, how.address, how.verbose)

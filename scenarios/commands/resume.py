@@ -43,13 +43,13 @@ def resume_command(options: ResumeCommand) -> None:
         resume_search(run, moved, how, uri)
         return
     if is_comparison(run):
-        _resume_comparison(run, moved, how, explain=options.explain)
+        _resume_comparison(run, moved, how)
         return
     chosen = chosen_runner(options.runner) if options.runner else None
     resume_run(uri, run, moved, chosen, logs, options)
 
 
-def _resume_comparison(run: Path, moved: Sequence[str], how: Execution, *, explain: bool) -> None:
+def _resume_comparison(run: Path, moved: Sequence[str], how: Execution) -> None:
     """Resume a comparison. Raises InputError for a grid, whose settings `resume` would not choose."""
     from raydpzv.compare.plan import read_comparison
     from scenarios.commands import compare
@@ -60,7 +60,7 @@ def _resume_comparison(run: Path, moved: Sequence[str], how: Execution, *, expla
             f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue with: "
             f"raydpzv tune {found.tune} --out {shlex.quote(str(run))}"
         )
-    compare.carry_out(found, run, how, explain=explain)
+    compare.carry_out(found, run, how)
 
 
 def resume_run(

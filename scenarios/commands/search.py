@@ -25,7 +25,7 @@ from scenarios import screen
 from scenarios.command_options import Execution, SearchCommand
 from scenarios.exit_codes import leave
 from scenarios.options import chosen_runner, output_folder
-from scenarios.progress import stop_on_signal
+from scenarios.progress import foreground
 from scenarios.search_progress import SearchProgress, show_search
 from scenarios.storage_options import copy_folder, waits
 
@@ -105,7 +105,7 @@ def carry_out(
     if plan.scheduler == "asha" and not how.quiet:
         console.print(Text(rule(plan)), soft_wrap=True)
     view = SearchView(
-        stop_on_signal(console),
+        foreground(console),
         lambda plan, left, reasons: SearchProgress(plan, left, console, reasons, folder, quiet=how.quiet),
     )
     made = run_search.carry_out(plan, folder, pool, view, command, storage)

@@ -147,8 +147,7 @@ def start(folder, *arguments, **environment):
     """Start a run without end and return its process when the first releases are on disk."""
     command = ["-m", "scenarios", "run", "digits_dpzv", *INFINITE, "--out", str(folder), *arguments]
     process = Forked(command, {**os.environ, **environment})
-    limit = time.monotonic() + 120
-    while not list(folder.glob("rows/release/part-*.parquet")) and time.monotonic() < limit:
+    while not list(folder.glob("rows/release/part-*.parquet")):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     return process

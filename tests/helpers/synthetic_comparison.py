@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console, Group
+from rich.console import Console
 
 from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared, ComparisonView
-from raydpzv.report.comparison_text import console_report
+from raydpzv.report.comparison_text import summary_report
 
-Report = Callable[[ComparisonView], Group]
 MECHANISM = "floating-point Gaussian, σ=0.5, system noise"
 
 
@@ -91,8 +90,8 @@ def view(runs: pa.Table, curves: pa.Table, targets: Sequence[float] = ()) -> Com
     return ComparisonView(Compared(runs, curves, CLAIMS.empty_table()), targets)
 
 
-def printed(made: Compared, targets: list[float], width: int = 120, report: Report = console_report) -> str:
+def printed(made: Compared, targets: list[float], width: int = 120) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(report(ComparisonView(made, targets)))
+    console.print(summary_report(ComparisonView(made, targets)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

@@ -82,7 +82,7 @@ class Handle:
         thread.start()
 
         def ended():
-            thread.join(5)
+            thread.join(0.2)  # the actor is dead before its socket closes
             if self.actor.dead:
                 raise Lost
 

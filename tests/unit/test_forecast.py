@@ -1,5 +1,7 @@
+import gc
 import json
 import math
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.errors import InputError
-from raydpzv.forecast import Forecast, forecast
+from raydpzv.forecast import Forecast, _rate, forecast
 from raydpzv.limits import free_threads
 from raydpzv.models import initial_weights
 from raydpzv.preflight import check, first_weights, foretell
@@ -39,8 +41,15 @@ def _quick():
     """Measure for a moment: seconds are only to be there. Take this process for the other one, of test_preflight.py."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("raydpzv.forecast._SECONDS", 0.1)
+        patch.setattr("raydpzv.forecast._rate", cache(_rate))
         patch.setattr("raydpzv.preflight._elsewhere", first_weights)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _few_objects():
+    """Search for copies among what a test makes, and not among all that libraries have loaded."""
+    gc.freeze()
 
 
 def horizontal(model=Net, **settings):
@@ -154,7 +163,9 @@ def test_a_model_that_looks_at_numbers_has_no_work_foretold():
     assert any("without the model's own work" in line for line in found.lines())
 
 
-def test_the_command_prints_the_forecast(tmp_path):
+def test_the_command_prints_the_forecast(tmp_path, monkeypatch):
+    found = forecast(raydpzv.load("digits_decomfl"))
+    monkeypatch.setattr("raydpzv.forecast.forecast", lambda spec: found)
     done = CliRunner().invoke(app, ["check", "digits_decomfl", "--forecast"])
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("forecast: the model has 2,410 trained and 0 constant numbers")

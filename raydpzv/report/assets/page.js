@@ -420,7 +420,12 @@
 
   // ---- tools of all charts
   const redraw = (linked = false) => shown.filter((one) => !linked || one instanceof Chart).forEach((one) => one.draw());
-  const on = (id, event, act) => byId(id)?.addEventListener(event, ({ target }) => { act(target); redraw(true); });
+  const on = (id, event, act) => {
+    const control = byId(id);
+    if (!control) return;
+    act(control);  // it may have been clicked while the page loaded
+    control.addEventListener(event, () => { act(control); redraw(true); });
+  };
   on("axis", "change", ({ value }) => {
     Object.assign(state, { axis: value, zoom: null });
     for (const caption of document.querySelectorAll(".first figcaption")) caption.hidden = value !== "update";

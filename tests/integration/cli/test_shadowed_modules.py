@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+OURS = [str(ROOT / "actors/remote.py"), str(ROOT / "scenarios/screen.py")]
 FOREIGN = 'raise RuntimeError("a module of the user\'s own was imported")\n'
 IMPORTS_OURS = """
 from raydpzv.package_check import import_module
@@ -21,7 +22,18 @@ try:
 except InputError as error:
     print(error)
 """
-RUN = ["run", "frozen", "--runner", "ray", "--set", "budget.updates=4", "--set", "resources.client_actors=0"]
+ASKS_A_WORKER = """
+from raydpzv.package_check import import_module
+with import_module("actors.cluster").connected("local", num_cpus=1, num_gpus=0):
+    import ray
+
+    @ray.remote
+    def ours():
+        import actors.remote
+        return actors.remote.__file__
+
+    print(ray.get(ours.remote()))
+"""
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,9 +61,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_script_beside_modules_of_our_names_gets_ours(folder):
     (folder / "script.py").write_text(IMPORTS_OURS)
     result = call(folder, "script.py")
-    assert result.stdout.split() == [str(ROOT / "actors/remote.py"), str(ROOT / "scenarios/screen.py")], (
-        result.stderr
-    )
+    assert result.stdout.split() == OURS, result.stderr
 
 
 def test_a_module_that_was_imported_before_is_named(folder):
@@ -78,10 +88,10 @@ def test_a_folder_of_scenarios_that_is_no_package_is_no_obstacle(tmp_path):
 
 
 @pytest.mark.ray
-def test_actors_come_up_in_a_folder_with_an_actors_module(folder):
-    result = call(folder, "-m", "raydpzv", *RUN, "--out", "run")
-    assert result.returncode == 0, result.stderr
-    assert (folder / "run" / "summary.json").is_file()
+def test_a_worker_of_ray_started_in_such_a_folder_gets_ours(folder):
+    (folder / "script.py").write_text(ASKS_A_WORKER)
+    result = call(folder, "script.py")
+    assert result.stdout.split() == OURS[:1], result.stderr
 
 
 def test_a_cluster_whose_processes_would_import_it_is_refused(folder):

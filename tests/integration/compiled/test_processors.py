@@ -1,7 +1,4 @@
-"""Compiled for another processor, from an empty cache: all of it before a run begins, and to the same bits.
-
-One cache for both: what the first needs is most of what the second does, and compiling it is nearly all of their time.
-"""
+"""Code for another processor, from an empty cache, computes the same bits."""
 
 import json
 import os
@@ -20,22 +17,6 @@ pytestmark = [
 
 PROCESSORS = {"generic": (), "haswell": ("avx2",), "skylake-avx512": ("avx512f", "avx512bw", "avx512vl")}
 """Names that LLVM compiles for (SSE2, AVX2, AVX-512), and what the machine must have to run that."""
-COUNTED = """
-import json, sys
-from numba.core import event
-import scenarios
-from raydpzv.experiment.runner import run_local
-from raydpzv.experiment.vertical import prepare_vertical as prepare
-from raydpzv.experiment.warm_up import warm_up
-
-with event.install_recorder("numba:compile") as compiled:
-    spec = scenarios.load("digits_dpzv", sys.argv[1:])
-    warm_up(prepare(spec), "cpu")
-    before = len(compiled.buffer)
-    scenarios.run(spec)
-    print(json.dumps([before, len(compiled.buffer) - before]))
-"""
-
 
 KERNELS = """
 import hashlib, json
@@ -85,31 +66,16 @@ print(json.dumps([found.hexdigest(), bottom.sha256(), top.sha256(), seen.hexdige
 """
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """A cache for SSE2, filled by a warm-up and a run; what was compiled in the one and in the other."""
-    cache = tmp_path_factory.mktemp("kernels")
-    overrides = ["budget.updates=12", "evaluate.every=6", "method.server=zo", "privacy.noise=seeded"]
-    return cache, said(COUNTED, *overrides, **compiled_for("generic", cache))
-
-
-def test_with_an_empty_cache_all_is_compiled_before_the_run_begins(filled: tuple[Path, list[int]]) -> None:
-    _, (before, after) = filled
-    assert before > 0
-    assert after == 0
-
-
-def test_the_bits_do_not_hang_on_the_processor(filled: tuple[Path, list[int]], tmp_path: Path) -> None:
+def test_the_bits_do_not_hang_on_the_processor(tmp_path: Path) -> None:
     """What the code for this processor and that for SSE2 compute, and each under other threads for libraries.
 
     RAYDPZV_EVERY_PROCESSOR=1: that for AVX2 and AVX-512 as well, where the machine can run it.
     """
     able = [name for name, needed in PROCESSORS.items() if set(needed) <= features()]
     for threads, name in enumerate(able if os.environ.get("RAYDPZV_EVERY_PROCESSOR") else able[:1], 1):
-        cache = filled[0] if name == "generic" else tmp_path / name
-        found = said(KERNELS, **compiled_for(name, cache), OMP_NUM_THREADS=str(threads))
-        assert found == RECORDED, name
-    assert said(KERNELS, OMP_NUM_THREADS="2") == RECORDED
+        target = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path / name)}
+        assert said(**target, OMP_NUM_THREADS=str(threads)) == RECORDED, name
+    assert said(OMP_NUM_THREADS="2") == RECORDED
 
 
 def features() -> set[str]:
@@ -120,14 +86,10 @@ def features() -> set[str]:
     return set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
 
 
-def compiled_for(processor: str, cache: Path) -> dict[str, str]:
-    return {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(cache)}
-
-
-def said(script: str, *arguments: str, **environment: str) -> Any:
-    """Return what a script prints as JSON."""
+def said(**environment: str) -> Any:
+    """Return what the script prints as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-c", KERNELS],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

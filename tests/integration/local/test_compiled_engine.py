@@ -96,6 +96,20 @@ def test_the_parties_work_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shares", "engine"),
+    [
+        ((), "compiled"),
+        (("resources.client_gpus=0.5",), "compiled_head"),
+        (("resources.client_gpus=0.5", "resources.server_gpus=0.5"), "torch"),
+    ],
+)
+def test_the_head_stays_on_the_cpu_where_only_clients_ask_for_a_gpu(
+    shares: tuple[str, ...], engine: str
+) -> None:
+    assert prepare(loaded("dpzv", "auto", *shares)).engine == engine
+
+
+@pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
         (
@@ -104,6 +118,7 @@ def test_the_parties_work_without_torch() -> None:
             'cannot run model.bottom = "cnn"',
         ),
         ("digits_dpzv", ("compiled", "resources.server_gpus=0.5"), "cannot run on a GPU"),
+        ("digits_dpzv", ("compiled", "resources.client_gpus=[0.5, 0, 0, 0]"), "cannot run on a GPU"),
         ("digits_dpzv", ("compiled_head", "resources.server_gpus=0.5"), "cannot run on a GPU"),
         ("digits_dpzv", ("fast",), "wanted 'auto', 'torch', 'compiled' or 'compiled_head'"),
         (

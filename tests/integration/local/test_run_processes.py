@@ -40,11 +40,16 @@ def timeless(table):
     return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """Fork the processes of runs: spawned, as in ORPHANS below, each would import for seconds."""
+    monkeypatch.setattr("raydpzv.compare.run_comparison._SPAWN", multiprocessing.get_context("forkserver"))
+
+
+@pytest.mark.usefixtures("forked")
 def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_process(
     tmp_path: Path, monkeypatch
 ):
-    # spawned, as in the next test, each would import for seconds
-    monkeypatch.setattr("raydpzv.compare.run_comparison._SPAWN", multiprocessing.get_context("forkserver"))
     gate, comparison = Gate(tmp_path / "gate", at=20), small_comparison(seeds=(0,), epsilons=(1.0,))
     monkeypatch.setattr("raydpzv.compare.run_comparison._work", partial(held_work, gate))
     reasons, killed, most = {}, [], []
@@ -79,6 +84,7 @@ def test_a_lost_process_costs_its_run_alone_and_all_others_have_the_bits_of_one_
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_stop_ends_the_runs_at_work_cleanly(tmp_path: Path, monkeypatch):
     many = 10_000_000  # a process hears of a stop beside its run
     comparison, over = small_comparison(f"budget.updates={many}", seeds=(0,)), []
@@ -121,7 +127,7 @@ def test_runs_stop_cleanly_and_say_nothing_once_the_process_that_asked_for_them_
             time.sleep(0.02)
         parent.kill()
         gate.file.touch()
-        _, errors = parent.communicate(timeout=60)  # the pipe closes when the last process ends
+        _, errors = parent.communicate()  # the pipe closes when the last process ends
     assert errors == ""
     summaries = [json.loads(path.read_text()) for path in root.glob("runs/*/summary.json")]
     assert [summary["status"] for summary in summaries] == ["stopped", "stopped"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numba import typeof
 
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
@@ -89,27 +90,21 @@ def horizontal(kind: str, *more: str) -> HorizontalScenario:
     return spec
 
 
-Called = set[tuple[str, tuple[str, ...]]]
+Called = set[tuple[Any, ...]]
 
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Called:
-    """The kernels called, with what decides on their compiled code: types and layouts of the arguments."""
+    """The kernels called, with what decides whether numba compiles another version: its types of the arguments."""
     found: Called = set()
     call = Kernel.__call__
 
     def noted(self: Kernel, *arguments: Any) -> Any:
-        found.add((self._name, tuple(_kind(argument) for argument in arguments)))
+        found.add((self._name, *map(typeof, arguments)))
         return call(self, *arguments)
 
     monkeypatch.setattr(Kernel, "__call__", noted)
     return found
-
-
-def _kind(argument: Any) -> str:
-    if isinstance(argument, np.ndarray):
-        return f"{argument.dtype} {argument.ndim} {argument.flags.c_contiguous} {argument.flags.writeable}"
-    return type(argument).__name__
 
 
 @pytest.mark.parametrize("engine", ["torch", "compiled"])

@@ -13,7 +13,7 @@ def test_the_ray_runner_works_from_the_command_line_and_stops_cleanly(tmp_path):
     settings = ["--set", "resources.client_actors=2", "--set", "model.engine=torch"]
     process = start(folder, "--runner", "ray", *settings, HOME=str(tmp_path), NUMBA_CACHE_DIR=str(cache))
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate()
     assert process.returncode == 130, errors
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "stopped"

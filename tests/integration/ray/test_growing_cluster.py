@@ -121,10 +121,8 @@ def autoscaled(tmp_path):
             start_new_session=True,
         )
         try:
-            limit = time.monotonic() + 90
             while not listens(gcs):
                 assert process.poll() is None, "the head ended"
-                assert time.monotonic() < limit, "the head did not come up within 90 s"
                 time.sleep(0.2)
             yield f"127.0.0.1:{gcs}"
         finally:

@@ -68,18 +68,16 @@ def started_head():
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         url = f"http://127.0.0.1:{dashboard}"
-        limit = time.monotonic() + 90
         # jobs are taken by the dashboard and started by the agent: both must be up
         ready = (f"{url}/api/version", f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
-        while not all(map(answers, ready)):
-            assert process.poll() is None, "the head ended"
-            assert time.monotonic() < limit, "the head did not come up within 90 s"
-            time.sleep(0.3)
         try:
+            while not all(map(answers, ready)):
+                assert process.poll() is None, "the head ended"
+                time.sleep(0.3)
             yield (url, f"127.0.0.1:{port}", environment), process
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +113,6 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert refused.returncode == 2, refused.stderr
@@ -159,22 +156,19 @@ def test_ctrl_c_leaves_the_job_which_is_stopped_later(head, tmp_path):
     endless = [*SMALL, "--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
     begin, _, stop = page_lines()
     sent = submit(head, tmp_path, begin.replace("own.toml", "vafl"), *endless, storage=storage)
-    limit = time.monotonic() + 120
     while not newest(storage):
         assert sent.poll() is None, sent.communicate()
-        assert time.monotonic() < limit
         time.sleep(0.1)
     sent.send_signal(signal.SIGINT)
-    _, err = sent.communicate(timeout=60)
+    _, err = sent.communicate()
     assert sent.returncode == 130, err
     (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --out \S+ --stop", err)
-    before, limit = newest(storage), time.monotonic() + 120
+    before = newest(storage)
     while newest(storage) <= before:  # the job continues
-        assert time.monotonic() < limit
         time.sleep(0.1)
     assert not (tmp_path / "runs").exists()
     stopped = submit(head, tmp_path, stop, job=job)
-    out, err = stopped.communicate(timeout=120)
+    out, err = stopped.communicate()
     assert stopped.returncode == 130, out + err
     assert "updates, accuracy" in out  # its log, from the beginning
     assert digests(tmp_path / "runs" / "own")[0] == "stopped"
@@ -230,20 +224,18 @@ def test_after_the_loss_of_the_head_the_same_line_resumes_the_run_and_downloads_
     (tmp_path / "measure.py").write_text(MEASURE.format(gate=str(gate)))
     with started_head() as (first, process):
         sent = submit(first, tmp_path, line, *words, storage=storage)
-        limit = time.monotonic() + 200
         while not ((there / "checkpoint.state").exists() and newest(storage)):
             assert sent.poll() is None, sent.communicate()
-            assert time.monotonic() < limit
             time.sleep(0.02)
         for pid in family(process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         sent.send_signal(signal.SIGINT)
-        sent.communicate(timeout=60)
+        sent.communicate()
     assert not (there / "summary.json").exists()
     gate.touch()
     again = submit(head, tmp_path, line, *words, storage=storage)
-    out, err = again.communicate(timeout=300)
+    out, err = again.communicate()
     assert again.returncode == 0, out + err
     assert f"run folder: runs/own (downloaded from {storage})" in err
     settings = [word for word in words if word not in ("--there", str(there))]

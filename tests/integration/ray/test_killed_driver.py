@@ -34,7 +34,6 @@ with connected("local", num_cpus=1, num_gpus=0):
     print("ready", flush=True)
     sys.stdin.read(1)
 """
-LIMIT = 60
 
 
 def started(tmp_path: Path) -> subprocess.Popen[str]:
@@ -52,8 +51,7 @@ def started(tmp_path: Path) -> subprocess.Popen[str]:
 
 def mark_of(driver: subprocess.Popen[str]) -> str:
     """Return the mark that the driver's watcher was given."""
-    limit = time.monotonic() + LIMIT
-    while time.monotonic() < limit:
+    while driver.poll() is None:
         for entry in Path("/proc").iterdir():
             try:
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
@@ -78,10 +76,8 @@ def programs(mark: str) -> list[str]:
     return found
 
 
-def wait_until(holds, what: str) -> None:
-    limit = time.monotonic() + LIMIT
+def wait_until(holds) -> None:
     while not holds():
-        assert time.monotonic() < limit, what
         time.sleep(0.005)
 
 
@@ -103,20 +99,21 @@ def test_no_process_outlives_a_killed_driver(tmp_path, moment):
             unasked = ("monitor.py", "dashboard.py")  # autoscaler, log monitor; dashboard
             assert not [program for program in running if any(name in program for name in unasked)]
         else:
-            wait_until(lambda: any(moment in program for program in programs(mark)), f"no {moment} came up")
+            wait_until(lambda: any(moment in program for program in programs(mark)))
     finally:
         os.kill(driver.pid, signal.SIGKILL)
         driver.communicate()
-    wait_until(lambda: not programs(mark), "processes of Ray outlive their driver")
-    wait_until(
-        lambda: not ray_watcher.sessions(driver.pid, since), "the session's folder outlives its driver"
-    )
+    wait_until(lambda: not programs(mark))
+    wait_until(lambda: not ray_watcher.sessions(driver.pid, since))
 
 
 def test_a_driver_that_ends_takes_its_watcher_with_it_and_keeps_the_logs(tmp_path):
     driver = started(tmp_path)
-    since, mark = began(driver), mark_of(driver)
-    driver.communicate("x", timeout=LIMIT)
+    try:
+        since, mark = began(driver), mark_of(driver)
+        driver.communicate("x")
+    finally:
+        driver.kill()
     assert driver.returncode == 0
-    wait_until(lambda: not programs(mark), "processes of Ray outlive their driver")
+    wait_until(lambda: not programs(mark))
     assert ray_watcher.sessions(driver.pid, since)

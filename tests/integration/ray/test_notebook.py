@@ -50,7 +50,7 @@ class Press(raydpzv.Callback):
         if pressed:  # the actors have been told
             gate.touch()
         elif status.updates >= 2:
-            pressed.append(os.kill(os.getpid(), signal.SIGINT))
+            pressed.append(signal.raise_signal(signal.SIGINT))
 
 pressed, folder, gate, calls = [], "interrupted", Path("gate").absolute(), []
 

@@ -21,11 +21,11 @@ DECOMFL = (
     "split.clients=12",
     "method.batch=8",
     "method.perturbations=3",
-    "arrivals.rate=12",
+    "arrivals.rate=36",
     "model.hidden=[6]",
 )
 USERS = (
-    *("split.clients=3", "users.count=12", "method.perturbations=3", "arrivals.rate=50"),
+    *("split.clients=3", "users.count=12", "method.perturbations=3", "arrivals.rate=150"),
     *("privacy={}", "privacy.mode=user", "privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
 )
 KINDS = {

@@ -156,14 +156,6 @@ def test_seeded_noise_resumes_anywhere_to_the_same_bits(small, tmp_path):
     assert go_on(uri, tmp_path / "here").summary["digest"] == scenarios.run(spec).summary["digest"]
 
 
-def test_releases_that_an_older_version_charged_are_refused(small, tmp_path):
-    stop, progress = stop_after(10)
-    run_local(prepare(small(*OFTEN)), RunOptions(tmp_path / "run", progress=progress, stop=stop))
-    (tmp_path / "run" / "missing.json").write_text('[{"after": 5, "updates": 3}]')
-    with pytest.raises(NotRecomputable, match="charged releases of a lost machine to this run"):
-        continued(tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     ("name", "noise"), [("digits_dpzv", ["privacy.noise=seeded"]), ("digits_decomfl", [])]
 )

@@ -28,7 +28,7 @@ from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.sound_runs import sound, table
 
-WALL = ("clock.kind=wall", "arrivals.rate=40", "record.checkpoint_updates=20", "record.flush=1000")
+WALL = ("clock.kind=wall", "arrivals.rate=120", "record.checkpoint_updates=20", "record.flush=1000")
 SMALL = ("budget.updates=150", "evaluate.every=40", "data.train_rows=150", "data.test_rows=40")
 SCENARIOS = {"dpzv": "digits_dpzv"}
 PLAIN = ("privacy.mode=none",)
@@ -143,7 +143,7 @@ def proved_epsilon(experiment, entries):
 def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twice(tmp_path):
     changes = [
         "clock.kind=wall",
-        "budget.updates=400",
+        "budget.updates=250",
         "arrivals.rate=60",
         "record.checkpoint=0.3",
         "method.batch=all",
@@ -162,7 +162,7 @@ def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twic
     whole, rows = updates_of(folder), RunFolder.open(folder).rows()
     assert whole[: len(before)] == before
     made = [(update.party, int.from_bytes(update.step[:8], "little")) for update in whole]
-    assert len(set(made)) == len(made) == end["updates"] == 400
+    assert len(set(made)) == len(made) == end["updates"] == 250
     release = rows["release"]
     released = zip(*(release.column(name).to_pylist() for name in ("client", "step")), strict=True)
     assert set(released) == set(made)

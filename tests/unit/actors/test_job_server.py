@@ -47,7 +47,7 @@ def dashboard():
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", answers
         server.shutdown()
 
@@ -289,7 +289,7 @@ def test_a_dashboard_that_goes_away_is_named(monkeypatch):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as dashboard:
-        threading.Thread(target=dashboard.serve_forever, daemon=True).start()
+        threading.Thread(target=dashboard.serve_forever, args=(0.01,), daemon=True).start()
         server = JobServer(f"127.0.0.1:{dashboard.server_port}")
         dashboard.shutdown()
     monkeypatch.setattr(job_server, "_LOST", 0.05)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from actors import kuberay
 from actors.kuberay import RayJobOptions, cluster_plan, manifest
 from actors.shares import Plan, Share
 from raydpzv.config.catalog import load
@@ -93,14 +94,15 @@ def test_pods_are_as_large_as_the_plan_asks(scenario, overrides, options, expect
     assert found[:3] == expected
 
 
-def test_more_data_is_more_memory_and_a_larger_store():
+def test_more_data_is_more_memory_and_a_larger_store(monkeypatch):
     def sizes(*overrides):
         job = made("vafl", ["data.source=synthetic", "split.how=columns", "model.engine=torch", *overrides])
         (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
         return int(group["rayStartParams"]["object-store-memory"]), groups(job)["workers"][3]
 
-    small, large = sizes(), sizes("data.rows=100000", "data.train_rows=95000", "data.columns=600")
-    assert large[0] - small[0] > 95_000 * 600 * 4
+    monkeypatch.setattr(kuberay, "_GIB", 2**20)  # or it takes a table of hundreds of MiB
+    small, large = sizes(), sizes("data.rows=5000", "data.train_rows=4500", "data.columns=300")
+    assert large[0] - small[0] > 4500 * 300 * 4
     assert large[1] > small[1]
 
 

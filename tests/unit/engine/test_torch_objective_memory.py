@@ -1,10 +1,9 @@
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[4]
+from tests.helpers.programs import Forked, said
+
 FORWARD_PASSES = """
 import resource, torch
 from raydpzv.keys import Key
@@ -27,7 +26,4 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
 def test_forward_passes_keep_their_memory() -> None:
     """In a process of its own, as this one's allocator has learnt already."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORWARD_PASSES], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) < 10 * 200
+    assert int(said(Forked(["-c", FORWARD_PASSES]))) < 10 * 200

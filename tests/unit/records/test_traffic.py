@@ -42,19 +42,15 @@ def random_messages(seed: int, length: int) -> list[tuple[int, int, str, int]]:
 
 
 @pytest.mark.parametrize("length", [0, 1, 300])
-def test_bytes_per_round_and_client_are_what_a_slow_count_says(length: int) -> None:
+def test_bytes_per_client_are_what_a_slow_count_says(length: int) -> None:
     rows = random_messages(length, length)
     table = message_table(rows)
-    for sums, keys in (
-        (traffic.bytes_per_round(table), [r[0] for r in rows]),
-        (traffic.bytes_by_client(table), [r[1] for r in rows]),
-    ):
-        for found, direction in zip(sums, ("up", "down"), strict=True):
-            assert found.tolist() == [
-                sum(r[3] for r, key in zip(rows, keys, strict=True) if key == k and r[2] == direction)
-                for k in range(max(keys, default=-1) + 1)
-            ]
     up, down = traffic.bytes_by_client(table)
+    for found, direction in ((up, "up"), (down, "down")):
+        assert found.tolist() == [
+            sum(r[3] for r in rows if r[1] == client and r[2] == direction)
+            for client in range(max((r[1] for r in rows), default=-1) + 1)
+        ]
     assert (up.sum(), down.sum()) == (metrics.bytes_up(table), metrics.bytes_down(table))
 
 
@@ -107,9 +103,8 @@ def test_a_million_messages_of_many_clients_are_not_gone_through_one_by_one() ->
     }
     table = pa.table(columns, schema=MESSAGE)
     up, _ = traffic.bytes_by_client(table, 100_000)
-    rounds_up, _ = traffic.bytes_per_round(table)
-    assert (len(up), len(rounds_up)) == (100_000, 50_000)
-    folds = cpu_seconds(lambda: (traffic.bytes_by_client(table, 100_000), traffic.bytes_per_round(table)))
+    assert len(up) == 100_000
+    folds = cpu_seconds(lambda: traffic.bytes_by_client(table, 100_000))
     assert folds < row_loop_seconds([table]) / 2  # measured: a twentieth
 
 

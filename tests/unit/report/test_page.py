@@ -96,7 +96,7 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
     path = write_report(runs, tmp_path / "both", operator=True)
     words = Page(path.read_text(encoding="utf-8")).words
     assert path == tmp_path / "both" / "report.html"
-    assert names(tmp_path / "both") == PICTURES | {"bytes_per_update"}
+    assert names(tmp_path / "both") == PICTURES
     assert "2 runs side by side" in words
     assert "vafl: NOT PRIVATE: no noise is added" in words
     assert "dpzv: PRIVATE." in words

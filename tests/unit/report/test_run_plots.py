@@ -25,8 +25,7 @@ from tests.helpers.synthetic_run import MECHANISM
 VERTICAL = [
     d
     for d in DRAWINGS
-    if d not in (run_plots.bytes_per_update, run_plots.missed_over_updates, run_plots.lag_histogram)
-    and d not in (client_plots.records_per_user, measure_plots.measures_over_updates)
+    if d not in (run_plots.lag_histogram, client_plots.records_per_user, measure_plots.measures_over_updates)
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from raydpzv.keys import Key
-from raydpzv.records import lateness, metrics
+from raydpzv.records import metrics
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.report import client_plots, plots, run_plots
 from raydpzv.report.page import DRAWINGS
@@ -14,7 +14,7 @@ from raydpzv.report.plots import ReportFigure
 from raydpzv.report.run_tables import RunView
 from tests.helpers.cpu import cpu_seconds, row_loop_seconds
 from tests.helpers.report_views import figure, legend_text, view
-from tests.helpers.synthetic_horizontal import PAIRS, prepared
+from tests.helpers.synthetic_horizontal import prepared
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,9 @@ def test_a_method_without_a_network_has_no_accuracy_over_bytes(rounds: RunView) 
         message.schema.get_field_index("bytes"), "bytes", pa.array([0] * message.num_rows, pa.int64())
     )
     agent = RunView("agent", rounds.summary | {"method": "mezo"}, rounds.rows | {"message": free})
-    for draw in (run_plots.accuracy_over_bytes, run_plots.bytes_per_update):
-        assert draw([agent]) is None
-        both = draw([agent, rounds])
-        assert "Left out: agent (nothing travels)" in both.caption
+    assert run_plots.accuracy_over_bytes([agent]) is None
+    both = run_plots.accuracy_over_bytes([agent, rounds])
+    assert "Left out: agent (nothing travels)" in both.caption
 
 
 def test_accuracy_over_bytes_is_logarithmic_where_runs_are_far_apart(
@@ -89,56 +88,6 @@ def test_the_loss_of_a_round_is_its_uploads_mean(rounds: RunView) -> None:
     np.testing.assert_allclose(
         np.asarray(line.get_ydata(), float), [loss[number == r].mean() for r in range(1, 61)]
     )
-
-
-def test_bytes_of_a_lone_run_are_two_running_means(alone: RunView) -> None:
-    shown = figure(run_plots.bytes_per_update([alone]))
-    assert [t.get_text() for t in shown.legends[0].get_texts()] == ["up", "down"]
-    up, down = shown.axes[0].get_lines()
-    rows = alone.rows["message"].to_pylist()
-    spent = [
-        sum(m["bytes"] for m in rows if m["round"] == r and m["direction"] == "down") for r in range(1, 301)
-    ]
-    window = 300 // 40
-    expected = [np.mean(spent[i - window + 1 : i + 1]) for i in range(window - 1, 300)]
-    scale = 1024 if "KiB" in shown.axes[0].get_ylabel() else 1
-    np.testing.assert_allclose(np.asarray(down.get_ydata(), float) * scale, expected)
-    assert set(np.asarray(up.get_ydata(), float) * scale) == {4.0 * PAIRS}
-    assert np.asarray(down.get_xdata())[[0, -1]].tolist() == [window, 300]
-    assert shown.axes[0].get_yscale() == "log"
-
-
-def test_bytes_of_several_runs_are_side_by_side_on_one_scale(rounds: RunView, weighty: RunView) -> None:
-    shown = figure(run_plots.bytes_per_update([rounds, weighty]))
-    above, below = shown.axes
-    assert (above.get_ylabel()[:2], below.get_ylabel()[:4]) == ("up", "down")
-    assert above.get_ylim() == below.get_ylim()
-    assert above.get_yscale() == "log"
-    assert legend_text(shown) == "rounds\nweights"
-    heights = np.asarray(above.get_lines()[1].get_ydata(), float)
-    assert "KiB" in above.get_ylabel()
-    np.testing.assert_allclose(heights, 3 * 40_000 / 1024)
-
-
-def test_a_cost_that_never_changes_is_a_sentence(weighty: RunView, vertical: RunView) -> None:
-    flat = run_plots.bytes_per_update([weighty])
-    assert flat.figure is None
-    assert flat.caption == "Every update cost 117.19 KiB up and 117.19 KiB down."
-    assert (flat := run_plots.bytes_per_update([vertical])) is not None
-    assert flat.caption == "Every update cost 8.00 KiB up and 4 B down."
-
-
-def test_catching_up_is_the_fold(rounds: RunView, alone: RunView, weighty: RunView) -> None:
-    shown = figure(run_plots.missed_over_updates([rounds, weighty, alone]))
-    lines = shown.axes[0].get_lines()
-    for run, mean, high in zip((rounds, alone), lines[::2], lines[1::2], strict=True):
-        caught = lateness.catch_up(run.rows["sync"])
-        np.testing.assert_array_equal(mean.get_xdata(), caught.round)
-        np.testing.assert_array_equal(mean.get_ydata(), caught.mean)
-        np.testing.assert_array_equal(high.get_ydata(), caught.high)
-        assert mean.get_color() == high.get_color()
-    assert legend_text(shown) == "rounds: mean\nasynchronous: mean\n90th percentile"
-    assert run_plots.missed_over_updates([weighty]) is None
 
 
 def test_lags_are_shares_of_uploads(alone: RunView, rounds: RunView) -> None:
@@ -225,11 +174,6 @@ def test_a_hundred_thousand_clients_are_not_drawn_one_by_one(tmp_path: Path) -> 
     run = RunView("crowd", {"method": "decomfl"}, rows)
     drawn: list[ReportFigure] = []
     drawing = cpu_seconds(lambda: drawn.extend(p for draw in DRAWINGS if (p := draw([run]))))
-    assert {p.name for p in drawn} == {
-        "loss_over_updates",
-        "bytes_per_update",
-        "missed_over_updates",
-        "timeline",
-    }
+    assert {p.name for p in drawn} == {"loss_over_updates", "timeline"}
     # measured: two fifths; an artist per client takes minutes
     assert drawing < 3 * row_loop_seconds(rows.values())

@@ -330,9 +330,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_mixed_report_has_each_kinds_pictures_and_words(mixed: Path) -> None:
     assert names(mixed.parent) == {
-        "accuracy_over_bytes", "accuracy_over_seconds", "accuracy_over_updates", "bytes_per_update",
-        "epsilon_over_updates", "lag_histogram", "loss_over_updates", "missed_over_updates", "staleness_by_client",
-        "timeline",
+        "accuracy_over_bytes", "accuracy_over_seconds", "accuracy_over_updates",
+        "epsilon_over_updates", "lag_histogram", "loss_over_updates", "staleness_by_client", "timeline",
     }  # fmt: skip
     words = Page(mixed.read_text(encoding="utf-8")).words
     for part in (
@@ -357,8 +356,8 @@ def test_a_lone_run_says_everything_once(tmp_path: Path) -> None:
         assert words.count(once) == 1
     assert "What it took" not in words
     assert names(run) == {
-        "accuracy_over_bytes", "accuracy_over_seconds", "accuracy_over_updates", "bytes_per_update", "lag_histogram",
-        "loss_over_updates", "missed_over_updates", "timeline",
+        "accuracy_over_bytes", "accuracy_over_seconds", "accuracy_over_updates", "lag_histogram",
+        "loss_over_updates", "timeline",
     }  # fmt: skip
 
 

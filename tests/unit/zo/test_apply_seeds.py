@@ -9,6 +9,7 @@ from raydpzv.zo import apply_seeds as module
 from raydpzv.zo import device, kernels, philox
 from raydpzv.zo.apply_seeds import Base, replay
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.update import Descent, Rule, Step
 
 BASES: tuple[Base, ...] = ("gaussian", "rademacher")
 SEEDS, COEFFICIENTS = [5, 0, (1 << 64) - 1, 5, 77], [0.3, -1.7, 1e-3, 2.5, -0.0]
@@ -128,6 +129,22 @@ def test_a_cuda_device_gives_the_bits_of_the_cpu(law: Base) -> None:
     replay(there, SEEDS, COEFFICIENTS, start=12_345, law=law)
     replay(x, SEEDS, COEFFICIENTS, start=12_345, law=law, threads=2)
     assert torch.equal(there.cpu(), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_steps_and_queries_on_a_cuda_device_have_the_bits_of_the_cpu(momentum: float) -> None:
+    x, rule = torch.linspace(-1, 1, 20_000_001), Rule("sphere", momentum)
+    found = []
+    for at in (x.clone(), x.cuda()):
+        descent = Descent(at, rule)
+        descent.apply([Step([seed], [0.3], 0.01) for seed in (7, 1 << 31, (1 << 64) - 1)])
+        sides = [torch.empty_like(at) for _ in range(2)]
+        descent.direction(5).add_both_ways(at, 1e-3, *sides)
+        found.append([v.cpu() for v in (at, *descent.kept, *sides)])
+    assert all(torch.equal(here, there) for here, there in zip(*found, strict=True))
+    assert not torch.equal(*found[1][-2:]), "control: the two sides differ"
 
 
 @pytest.mark.parametrize(

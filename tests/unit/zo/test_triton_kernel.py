@@ -41,13 +41,43 @@ if law == "rademacher" and count == 5:
     assert zeros[0].signbit().any() and torch.equal(*(x.signbit() for x in zeros)), "the seeds that are not there"
 """
 
+ONE_SEED = """
+import numpy as np, torch
+from raydpzv.zo import kernels, triton_kernel
+triton_kernel._CHUNK, size, seed = 2048, 5000, np.uint64({seed})
+x = torch.linspace(-1, 1, size)
+found, expected = torch.empty(2, size), torch.empty(2, size)
+triton_kernel.add_both_ways(*found, x, seed, float(np.float32(0.7)))
+kernels.add_both_ways(*expected.numpy(), x.numpy(), seed, np.float32(0.7))
+assert torch.equal(found, expected)
+assert triton_kernel.squared_norm("cpu", seed, size) == kernels.squared_norm(seed, size)
+assert triton_kernel.squared_norm("cpu", seed, size) != kernels.squared_norm(seed, size - 1), "control"
+amounts = np.array([0.9, -0.37, 1e-3], np.float32)
+there, expected = torch.stack([x, x + 2]), torch.stack([x, x + 2]).numpy()
+triton_kernel.descend(*there, seed, tuple(amounts.tolist()))
+expected[1] *= amounts[0]
+kernels.subtract_directions(expected[1], np.array([seed]), amounts[1:2], 0)
+kernels.add_scaled(expected[0], expected[1], -amounts[2])
+assert np.array_equal(there.numpy(), expected)
+"""
+
 COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from raydpzv.zo import triton_kernel
 types = dict(out="*fp32", x="*fp32", keys="*i32", coefficients="*fp32", count="i32", size="i32", start="i64")
 types["LANES"] = "constexpr"
+types |= dict(other="*fp32", v="*fp32", z="*fp32", sums="*fp64", k0="i32", k1="i32", tiles="i32")
+types |= dict.fromkeys(("c", "momentum", "lr"), "fp32")
+single = dict(BOTH=True, LANES=256, SUMS=32)
+for kernel in (triton_kernel._one, triton_kernel._steps, triton_kernel._add_squares):
+    known = {name: single[name] for name in kernel.arg_names if name in single}
+    own = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    source, target = ASTSource(kernel, own, known), GPUTarget("cuda", 90, 32)
+    ptx = compile(source, target=target, options=triton_kernel.EXACT).asm["ptx"]
+    print(kernel.__name__, False, ptx.count("fma."), ptx.count("sqrt.rn.f32"))
 for kernel, lanes in ((triton_kernel._normals, 256), (triton_kernel._signs, 128)):
+    types = {name: types[name] for name in kernel.arg_names if name in types}
     # Triton compiles a 1 among the arguments as a constant
     constants = dict(LANES=lanes, count=1, start=1)
     ones = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
@@ -95,10 +125,17 @@ def test_interpreted_kernels_give_the_bits_of_the_cpu(
 
 
 @needs_triton
+@pytest.mark.parametrize("seed", [0, 2**31 + 5, 2**64 - 1])
+def test_interpreted_kernels_of_one_seed_give_the_bits_of_the_cpu(seed: int, tmp_path: Path) -> None:
+    run(ONE_SEED.replace("{seed}", str(seed)), tmp_path, TRITON_INTERPRET="1")
+
+
+@needs_triton
 def test_compiled_kernels_have_no_fused_multiply_add(tmp_path: Path) -> None:
     found = {tuple(line.split()[:2]): line.split()[2:] for line in run(COMPILED, tmp_path).splitlines()}
     assert found["_normals", "False"] == ["0", "4"]
-    assert found["_signs", "False"] == ["0", "0"]
+    assert found["_signs", "False"] == found["_add_squares", "False"] == ["0", "0"]
+    assert found["_one", "False"] == found["_steps", "False"] == ["0", "4"]
     assert int(found["_normals", "True"][0]) > 20, "control: with fusion they appear"
 
 
