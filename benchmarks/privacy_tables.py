@@ -124,7 +124,7 @@ def private() -> list[list[str]]:
 
 def average() -> list[list[str]]:
     """Test accuracy of `digits_private` by the newest models and by means of the last, from the same ledgers."""
-    heads = ("newest", *(f"last {share:.0%}" for share in SHARES[1:]))
+    heads = ("newest", *(f"last {100 * share:.0f} %" for share in SHARES[1:]))
     rows = [["step size", *(f"{head}: accuracy, less the newest's" for head in heads[1:])]]
     rows[0].insert(1, heads[0])
     for lr in STEP_SIZES:

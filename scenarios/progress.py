@@ -303,10 +303,7 @@ def _unit_name(spec: AnyScenario, unit: str) -> str:
 
 @contextmanager
 def foreground(console: Console, stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a clean stop; a second one interrupts at once. stop: the event to set.
-
-    Other prints, such as Ray's messages, go to stderr: stdout has the result alone.
-    """
+    """Set `stop` at the first Ctrl-C or SIGTERM, interrupt at a second; keep stdout for results: Ray prints there."""
     signals, stop = (signal.SIGINT, signal.SIGTERM), stop or threading.Event()
     with stopping(signals, stop, console.print), redirect_stdout(sys.stderr):
         yield stop

@@ -39,7 +39,6 @@ def watch_run(
     console = screen.console(stderr=True)
     if spec.note and not output.quiet:  # a result says so again, which may be hours later
         console.print(spec.note, highlight=False, markup=False, soft_wrap=True)
-    live = live_progress(spec, console, quiet=output.quiet, stage=stage)
 
     def compiling() -> None:
         if not output.quiet:
@@ -49,7 +48,7 @@ def watch_run(
         with (
             failures(folder, spec.party_names),
             foreground(console) as stop,
-            live as view,
+            live_progress(spec, console, quiet=output.quiet, stage=stage) as view,
             announce_compiling(compiling),
         ):
             result = start([view, *logs], stop)

@@ -86,8 +86,8 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
             raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
         if scenario not in names():
             raise SpecError(
-                f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a TOML file or one of: '
-                f"{', '.join(names())}"
+                f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a TOML file or a name '
+                "that raydpzv list prints"
             )
     return toml.load(path, overrides, base)
 

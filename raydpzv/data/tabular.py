@@ -108,8 +108,9 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         _check_column(names, name, column, _SETTINGS.get(role, "users.columns"), f"of {role}")
     for category in request.data.category_columns:
         others = (*targets, *apart.values())
-        features = [n for n in names if n not in others]
-        _check_column(features, name, category, "data.categories", "of categories")
+        _check_column(
+            [n for n in names if n not in others], name, category, "data.categories", "of categories"
+        )
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(

@@ -92,8 +92,7 @@ def _fall(rows: Rows) -> list[str]:
         return []
     return [
         f"FALLEN: the final accuracy {100 * scored[-1]['accuracy']:.1f} % is far below the run's peak, "
-        f"{100 * peak['accuracy']:.1f} % after update {peak['round']:,}; add less noise, lower the step sizes or end "
-        "the run earlier"
+        f"{100 * peak['accuracy']:.1f} % at update {peak['round']:,}; add less noise, lower step sizes or end earlier"
     ]
 
 
@@ -106,8 +105,7 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
     first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
         f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
-        f"{100 * scored[-1]['accuracy']:.1f} %: its mistakes are near certainties; add less noise or lower the step "
-        "sizes"
+        f"{100 * scored[-1]['accuracy']:.1f} %: its mistakes are near certainties; add less noise or lower step sizes"
     ]
 
 
@@ -152,9 +150,8 @@ def _silence(experiment: Prepared, rows: Rows) -> list[str]:
         for one in lateness.presence(service, clients)
         if one["longest_silence"] > max(SILENT, _SILENT_TRIPS * pace) * span
     ]
-    if not away:
-        return []
-    return [f"clients were silent for long in the {span:.3g} s of the run: {', '.join(away)}"]
+    said = f"clients were silent for long in the {span:.3g} s of the run: {', '.join(away)}"
+    return [said] if away else []
 
 
 def _overall_lateness(rows: Rows) -> list[str]:

@@ -138,8 +138,8 @@ class PreparedVertical(Prepared):
         if party == "server":
             return party
         if party is None:
-            names = ", ".join(map(repr, self.spec.party_names)) or 0
-            raise InputError(f"party: each party has a model; give party={names} or 'server'")
+            names = ", ".join(self.spec.party_names) or f"0 to {len(self.clients) - 1}"
+            raise InputError(f"party: each party has a model; name one of {names}, or server")
         client = client_number(str(party), self.spec.party_names, "party")
         if not 0 <= client < len(self.clients):
             raise InputError(f"party: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")

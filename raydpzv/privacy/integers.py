@@ -60,7 +60,7 @@ ADVERSARIES = ("client", "external")
 SERVERS = ("frozen", "joint", "dp_sgd")
 """How w_0 learns: not at all, along its part of the released direction, or by gradients with noise of their own."""
 
-_TABLE = "The guarantee is about the table as loaded, and about training rows."
+_TABLE = "the proof is about the table as loaded, and about training rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ class IntegerReleasePlan(BatchReleasePlan):
 
     def own_caveats(self) -> tuple[str, ...]:
         head = "the head's noise is floating-point, not exactly Gaussian, and can leak"
-        return (head,) if self.server == "dp_sgd" else ()
+        return (_TABLE, head) if self.server == "dp_sgd" else (_TABLE,)
 
     def calibration(self) -> str:
         noise = f"noise of z = {figure(self.noise_multiplier)} (over one record's term), and {self.updates:,} updates"
@@ -226,10 +226,10 @@ class IntegerReleasePlan(BatchReleasePlan):
     def _proved(self) -> tuple[Claim, ...]:
         counts = (
             f"all releases of a record count in full, at most {self.participations:,}, {self.basis}"
-            f"{' for every order of arrival' if self.made is None else ''}. {_TABLE}"
+            f"{' for every order of arrival' if self.made is None else ''}."
         )
-        one = f"The others' releases reach it through the cached embeddings, so that {counts}"
-        together = f"Together they know which rows are in each release, so that {counts}"
+        one = f"The others' releases reach a client through the cached embeddings, so that {counts}"
+        together = f"All clients together know which rows are in each release, so that {counts}"
         epsilon = self.clients_epsilon()
         return (
             self._external(),
@@ -240,13 +240,11 @@ class IntegerReleasePlan(BatchReleasePlan):
     def _external(self) -> Claim:
         epsilon = self.external_epsilon()
         if self.premise:
-            note = (
-                f"No amplification is proved, since {self.premise}: the clients' number holds here. {_TABLE}"
-            )
+            note = f"No amplification is proved, since {self.premise}: the clients' number holds here."
             return self.row("external", note, epsilon, CLOSED_FORM)
         note = (
             "Amplified by secret Poisson batches. Valid while row numbers, batch sizes (also on the wire) and the "
-            f"coins stay with the operator, and a number of updates alone ends the run. {_TABLE}"
+            "coins stay with the operator, and a number of updates alone ends the run."
         )
         guess = poisson_guess(**self._sampling(self.effective_multiplier), releases=self.releases)
         return replace(self.row("external", note, epsilon, POISSON_PLD), guess=guess)

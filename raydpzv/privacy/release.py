@@ -271,17 +271,8 @@ class ReleasePlan(ABC):
         proved, relation = accountant != "none", relation or self.relation
         sensitivity, multiplier = self.reach(adversary, relation, accountant) if proved else (math.nan, None)
         return Claim(
-            *(
-                adversary,
-                epsilon,
-                self.delta,
-                self.mechanism,
-                sensitivity,
-                relation,
-                accountant,
-                proved,
-                note,
-            ),
+            *(adversary, epsilon, self.delta, self.mechanism, sensitivity),
+            *(relation, accountant, proved, note),
             scope=self.scope,
             direct_only=direct_only,
             multiplier=multiplier,

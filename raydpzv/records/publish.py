@@ -175,18 +175,8 @@ _FACTS = (
 )
 _LEDGER = ("updates", "pairs", "digest")
 _ENVIRONMENT = (
-    *(
-        "raydpzv",
-        "python",
-        "machine",
-        "system",
-        "threads",
-        "device",
-        "runner",
-        "versions",
-        "engine",
-        "scenario",
-    ),
+    *("raydpzv", "python", "machine", "system", "threads", "device"),
+    *("runner", "versions", "engine", "scenario"),
     *("input_shapes", "input_shape", "classes", "layouts"),
 )
 

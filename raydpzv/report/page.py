@@ -70,7 +70,7 @@ class ReportedRun:
 
     withheld: what a private run's page leaves out, in words; "" if it shows all that there is. operators: whether the
     page of a private run shows what must not leave. damaged: what is said of rows that cannot be read. steps: what the
-    slider shows (`page_steps`). so_far: each ε that a run at work has spent, in words; its claims are then planned.
+    slider shows (`page_steps`).
     """
 
     view: RunView
@@ -81,7 +81,6 @@ class ReportedRun:
     operators: bool = False
     damaged: tuple[str, ...] = ()
     steps: page_steps.Data | None = None
-    so_far: str = ""
 
 
 def write_report(
@@ -131,8 +130,7 @@ def write_page(
 
 def live_page(run: ReportedRun, version: str) -> str:
     """Return the page of a run that is watched; it is loaded again when the server has another version."""
-    shown = [draw for draw in DRAWINGS if draw.__name__ not in _REDRAWN]
-    drawn = [found for draw in shown if (found := draw([run.view]))]
+    drawn = [p for draw in DRAWINGS if draw.__name__ not in _REDRAWN and (p := draw([run.view]))]
     return rendered("page", version=version, **words([run], (), drawn))
 
 
@@ -140,10 +138,10 @@ def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> Rep
     """Return what a page shows of a run without a summary of its own, to its operator."""
     environment, settings = _shown(folder.environment()), folder.settings()
     view = RunView(labels([summary], [settings])[0], summary, rows)
-    so_far = "; ".join(curve.newest for curve in run_plots.spent([view])) or "0" if summary["epsilon"] else ""
-    return ReportedRun(
-        *(view, folder.scenario(), settings, environment), operators=is_withheld(summary), so_far=so_far
-    )
+    if summary["epsilon"]:
+        so_far = "; ".join(curve.newest for curve in run_plots.spent([view])) or "0"
+        view = replace(view, summary={**summary, run_summary.SO_FAR: so_far})
+    return ReportedRun(view, folder.scenario(), settings, environment, operators=is_withheld(summary))
 
 
 def run_pictures(folder: Path) -> dict[str, bytes]:
@@ -333,10 +331,8 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "summary": run_summary.published_rows(summary)
         if folder.withheld
         else run_summary.summary_rows(summary, clock),
-        "so_far": folder.so_far,
-        "figures": run_summary.key_figures(
-            summary, clock, published=bool(folder.withheld), so_far=folder.so_far
-        ),
+        "so_far": summary.get(run_summary.SO_FAR),
+        "figures": run_summary.key_figures(summary, clock, published=bool(folder.withheld)),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
         "clients": grid(run_tables.CLIENTS, run_tables.client_rows(view, tree)),
         "catch_up": traffic,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Summary = Mapping[str, Any]
 Row = tuple[str, str]
 
+SO_FAR = "epsilon_so_far"
+"""The part of the summary of a run at work that says what it has spent of each ε; all others are planned then."""
 _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 
 
@@ -86,39 +88,33 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
         *_vector(summary),
         *_times(summary, clock),
         *_compiling(summary),
-        *(lag_rows(summary) if is_horizontal(summary) else [_staleness(summary)]),
+        *(lag_rows(summary) if is_horizontal(summary) else [("staleness", _aged(summary))]),
         *ledger_rows(summary),
         ("digest of rows", str(summary.get("digest", text.NONE))),
         *_model(summary),
     ]
 
 
-def key_figures(
-    summary: Summary, clock: str = "virtual", *, published: bool = False, so_far: str = ""
-) -> list[Row]:
-    """Return the few figures that a page opens with; published: those that may leave of a private run alone.
-
-    so_far: what a run at work has spent of its ε, whose claims are then planned.
-    """
+def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = False) -> list[Row]:
+    """Return the few figures that a page opens with; published: those that may leave of a private run alone."""
     claims = summary.get("epsilon") or ()
     epsilon, whom = smallest(claims)
     noised = any(claim["mechanism"] != "none" for claim in claims)
     nothing = "no useful ε is proved" if noised else "nothing is promised, because no noise is added"
+    so_far = summary.get(SO_FAR)
     proved = ("ε planned" if so_far else "ε", f"{epsilon}, against {whom}" if epsilon else nothing)
     if published:
         return [proved, ("updates", text.number(summary.get("updates"))), ("status", _status(summary))]
     name, stale = score_name(summary), summary.get("staleness") or {}
     show = text.percent if name == "accuracy" else text.number
     real, run = (text.seconds(summary.get(key)) for key in ("seconds", "simulated_seconds"))
-    mean, most = text.number(stale.get("mean")), text.number(stale.get("max"))
-    aged = f"mean {mean}, max {most} {'updates' if is_horizontal(summary) else 'rounds'}"
     passed = clock == "wall" or not summary.get("simulated_seconds")
     both = f"{real} real, {run} simulated" if text.known(summary.get("seconds")) else f"{run} simulated"
     return [
         (f"test {name}", show({**summary, **measures(summary)}.get(name))),
         *([("ε so far", so_far)] if so_far else []),
         proved,
-        *([("staleness", aged)] if text.known(stale.get("mean")) else []),
+        *([("staleness", _aged(summary))] if text.known(stale.get("mean")) else []),
         ("bytes", f"{text.size(summary.get('bytes_up'))} up, {text.size(summary.get('bytes_down'))} down"),
         ("time", real if passed else both),
     ]
@@ -177,9 +173,7 @@ def lag_rows(summary: Summary) -> list[Row]:
     if not stale.get("max") and not stale.get("late_share"):
         rows = [("lag", "0: every upload was made at the newest model")]
     else:
-        rows = [
-            ("lag", f"mean {text.number(stale.get('mean'))}, max {text.number(stale.get('max'))} updates")
-        ]
+        rows = [("lag", _aged(summary))]
         rows += [("late", f"{text.percent(stale.get('late_share'))} of the activations")]
     missed = f"mean {text.number(stale.get('missed_mean'))}, max {text.number(stale.get('missed_max'))}"
     pairs = f"mean {text.number(stale.get('pairs_mean'))} per activation"
@@ -333,6 +327,6 @@ def _rate(kind: str, updates: int | None, seconds: float | None) -> list[Row]:
     return [(f"updates per {kind} second", text.number(updates / seconds))]
 
 
-def _staleness(summary: Summary) -> Row:
-    stale = summary.get("staleness") or {}
-    return "staleness", f"mean {text.number(stale.get('mean'))}, max {text.number(stale.get('max'))} rounds"
+def _aged(summary: Summary) -> str:
+    stale, unit = summary.get("staleness") or {}, "updates" if is_horizontal(summary) else "rounds"
+    return f"mean {text.number(stale.get('mean'))}, max {text.number(stale.get('max'))} {unit}"

@@ -434,24 +434,22 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
     values; the colour is that of the setting with most values among the others. All ε above 10 are at one place.
     Scales are logarithmic for settings drawn by loguniform, and for values that span much.
     """
-    rows = [r for r in results.rows if r["status"] in _MARKS and not math.isnan(r[plan.metric])]
+    rows = [_drawn(r) for r in results.rows if r["status"] in _MARKS and not math.isnan(r[plan.metric])]
     if not rows:
         return None
     settings = sorted(plan.trials[0].values, key=lambda name: -len({str(r[name]) for r in rows}))
     numeric = [name for name in settings if all(_is_number(r[name]) for r in rows)]
-    spent = {r["epsilon"] if small(r["epsilon"]) else _LARGE for r in rows if math.isfinite(r["epsilon"])}
-    proved = len(spent) > 1 and all(math.isfinite(r["epsilon"]) for r in rows)
-    over = "epsilon" if proved else next(iter(numeric), "trial")
+    spent = {r["epsilon"] for r in rows}
+    over = "epsilon" if len(spent) > 1 and all(map(math.isfinite, spent)) else next(iter(numeric), "trial")
     by = next((name for name in numeric if name != over and len({r[name] for r in rows}) > 1), None)
     name = "proved ε" if over == "epsilon" else over
     figure, ax = chart(f"{plan.metric} of {len(rows)} trials over {name}", name, plan.metric)
-    places = [float(r[over] if over != "epsilon" or small(r[over]) else _LARGE) for r in rows]
     shades = [float(r[by]) for r in rows] if by else [0.0] * len(rows)
     logarithmic = by is not None and (by in plan.log_scaled or wide(shades)) and min(shades) > 0
     for status, mark in _MARKS.items():
         own = [i for i, r in enumerate(rows) if r["status"] == status]
         drawn = ax.scatter(
-            [places[i] for i in own],
+            [rows[i][over] for i in own],
             [rows[i][plan.metric] for i in own],
             c=[shades[i] for i in own],
             norm="log" if logarithmic else None,
@@ -465,24 +463,23 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
     if by:
         figure.colorbar(drawn, ax=ax, label=by)
     if results.best is not None:
-        best = results.rows[results.best.number]
-        ax.scatter(
-            [places[rows.index(best)]],
-            [best[plan.metric]],
-            s=160,
-            facecolors="none",
-            edgecolors=INK,
-            label="best",
-        )
+        best = _drawn(results.rows[results.best.number])
+        ax.scatter([best[over]], [best[plan.metric]], s=160, facecolors="none", edgecolors=INK, label="best")
+    places = [float(r[over]) for r in rows]
     if (over in plan.log_scaled or wide(places)) and min(places) > 0:
         plain_log(ax, "x")
     if over == "epsilon" and _LARGE in spent:
         ticks = [float(tick) for tick in ax.get_xticks() if ax.get_xlim()[0] <= tick <= USEFUL]
-        ax.set_xticks(
-            [*ticks, _LARGE], [*ax.xaxis.get_major_formatter().format_ticks(ticks), f"> {USEFUL:g}"]
-        )
+        names = ax.xaxis.get_major_formatter().format_ticks(ticks)
+        ax.set_xticks([*ticks, _LARGE], [*names, f"> {USEFUL:g}"])
     ax.legend(frameon=False)
     return figure
+
+
+def _drawn(row: Row) -> Row:
+    """Return a row with its place on the axis of ε."""
+    large = math.isfinite(row["epsilon"]) and not small(row["epsilon"])
+    return row | {"epsilon": _LARGE} if large else row
 
 
 def _is_number(value: Any) -> bool:

@@ -125,7 +125,7 @@ def test_a_partys_model_and_the_head_are_exported_by_name(parties, tmp_path):
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"party": None}, "each party has a model; give party='bank', 'shop' or 'server'"),
+        ({"party": None}, "each party has a model; name one of bank, shop, or server"),
         ({"party": "bnak"}, 'party: wanted bank, shop, or its number, got "bnak". Did you mean "bank"'),
         ({"party": "shop", "format": "peft"}, "peft wants a run with adapters"),
         ({"party": "server", "at": 3}, "the ledger of .* cannot rebuild server"),

@@ -154,14 +154,8 @@ def weighting_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size:
     from raydpzv.secure.weighting import Weighting
 
     found = Weighting(
-        silos,
-        noise.users,
-        config.count_cap or 1,
-        config.key_bits,
-        config.value_bits,
-        size,
-        noise.release.multiplier,
-        noise.key.digest(),
+        *(silos, noise.users, config.count_cap or 1, config.key_bits, config.value_bits),
+        *(size, noise.release.multiplier, noise.key.digest()),
     )
     if config.count_cap is None:
         raise SpecError(

@@ -100,15 +100,7 @@ def shapes_of(spec, run: Path) -> dict[str, list[bytes]]:
     found["digests"] = [shape for d in digests for shape in (d.encode(), bytes.fromhex(d))]
     secrets = [read_key(run).hex(), *([] if coins is None else [f"{coins:064x}", str(coins)])]
     found["secrets"] = [s.encode() for s in secrets] + [read_key(run)]
-    found["names"] = [
-        b'"loss"',
-        b'accuracy"',
-        b'"batch"',
-        b"nonfinite",
-        b"age_sum",
-        b"bytes_up",
-        b"top_share",
-    ]
+    found["names"] = b'"loss" accuracy" "batch" nonfinite age_sum bytes_up top_share'.split()
     return found
 
 

@@ -242,7 +242,7 @@ def test_named_weights_come_from_any_update(tmp_path):
     np.testing.assert_array_equal(flat, run.models["client 1"])
     assert any(not torch.equal(last[name], first[name]) for name in last)
     assert run.state_dict("server").keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
-    with pytest.raises(InputError, match="each party has a model; give party="):
+    with pytest.raises(InputError, match="each party has a model; name one of 0 to 1, or server"):
         run.state_dict()
     with pytest.raises(InputError, match="wanted a party from 0 to 1, got 2"):
         run.state_dict(2)

@@ -115,23 +115,8 @@ def test_the_last_two_are_kept_each_a_quarter_later(tmp_path: Path) -> None:
         seen.append({version for version in range(31) if _at(ledger, version)})
     assert seen[2] == set()
     assert seen[3] == {4}
-    assert [max(kept) for kept in seen[3:]] == [
-        4,
-        5,
-        5,
-        7,
-        7,
-        9,
-        9,
-        9,
-        12,
-        12,
-        12,
-        *[15] * 4,
-        *[19] * 5,
-        *[24] * 6,
-        30,
-    ]
+    times = {4: 1, 5: 2, 7: 2, 9: 3, 12: 3, 15: 4, 19: 5, 24: 6, 30: 1}
+    assert [max(kept) for kept in seen[3:]] == [version for version in times for _ in range(times[version])]
     assert all(len(kept) <= 2 for kept in seen)
     assert seen[-1] == {24, 30}
     ledger.close()

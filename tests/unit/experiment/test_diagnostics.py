@@ -73,7 +73,7 @@ def test_a_collapsed_run_says_so_in_its_summary():
     by_word = {line.partition(":")[0]: line for line in summary["warnings"]}
     assert "97.2 % of the held-out rows" in by_word["COLLAPSED"]
     assert "the largest class is 38.9 %" in by_word["COLLAPSED"]
-    assert "the final accuracy 41.7 % is far below the run's peak, 61.1 % after update" in by_word["FALLEN"]
+    assert "the final accuracy 41.7 % is far below the run's peak, 61.1 % at update" in by_word["FALLEN"]
 
 
 def test_a_proved_run_warns_of_nothing():

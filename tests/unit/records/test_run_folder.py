@@ -175,15 +175,8 @@ def test_a_part_without_a_number_is_damage(finished):
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "failure",
-            "failure_reason",
-            "private",
-            "private_reason",
-            "engine",
-            "largest_class_share",
-            "ledger",
-        ),
+        *("failure", "failure_reason", "private", "private_reason", "engine"),
+        *("largest_class_share", "ledger"),
         *("drift", "user_level", "checkpoints", "versions", "staleness", "epsilon", "warnings", "updates"),
     ],
 )

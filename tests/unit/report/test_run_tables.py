@@ -59,18 +59,8 @@ def test_the_page_of_a_run_has_the_client_table(uneven):
 
 
 def test_of_many_clients_the_console_shows_the_stalest():
-    rows = [
-        ClientRow(
-            str(m),
-            123_456,
-            1_048_320,
-            1_048_320,
-            0.0123,
-            0.0123,
-            {"mean": m, "max": 9999, "late_share": 0.1657},
-        )
-        for m in range(30)
-    ]
+    sizes, stated = (123_456, 1_048_320, 1_048_320, 0.0123, 0.0123), {"max": 9999, "late_share": 0.1657}
+    rows = [ClientRow(str(m), *sizes, stated | {"mean": m}) for m in range(30)]
     console = Console(width=100, file=io.StringIO())
     shown, others = stalest(rows)
     console.print(grid(CLIENTS, shown).console(caption=others))
