@@ -26,7 +26,7 @@ if __name__ == "__main__":
         {"camera": pictures, "shop": table},
         digits.target,
         method="dpzv",
-        updates=2000,
+        updates=1000,
         embedding=8,
         lr=0.003,
         smoothing=0.1,

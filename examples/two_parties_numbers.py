@@ -31,7 +31,7 @@ if __name__ == "__main__":
         loss="squared_error",
         metrics=near,
         method="dpzv",
-        updates=3000,
+        updates=1500,
         embedding=4,
         lr=0.003,
         smoothing=0.01,

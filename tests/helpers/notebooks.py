@@ -12,6 +12,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from raydpzv.compare import run_comparison
+
 
 def executed(cell: str, names: dict[str, Any]) -> list[dict[str, Any]]:
     """Run one cell; return its outputs in the form of a notebook's file."""
@@ -31,7 +33,8 @@ def executed(cell: str, names: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def main(path: Path, *, write: bool) -> None:
-    """Run the cells of a file in their order."""
+    """Run the cells of a file in their order, in this process alone: others would import for seconds."""
+    run_comparison.cores = lambda: 1
     notebook, names = json.loads(path.read_text()), {"__name__": "__main__"}
     for number, cell in enumerate((c for c in notebook["cells"] if c["cell_type"] == "code"), 1):
         cell["execution_count"], cell["outputs"] = number, executed("".join(cell["source"]), names)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -17,12 +18,22 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+from numba.core import config
+
 ROOT = Path(__file__).parents[2]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
 _CONTEXT = get_context("forkserver")
-# not numba, which reads at import where its cache is
 _CONTEXT.set_forkserver_preload(
-    ["torch", "pyarrow.compute", "pyarrow.parquet", "pydantic", "rich.progress", "scipy.stats", "typer"]
+    [
+        "numba",
+        "torch",
+        "pyarrow.compute",
+        "pyarrow.parquet",
+        "pydantic",
+        "rich.progress",
+        "scipy.stats",
+        "typer",
+    ]
 )
 
 
@@ -105,6 +116,7 @@ def _work(arguments: list[str], files: list[Path], environment: dict[str, str], 
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(environment)
+    config.reload_config()  # numba was imported under another environment
     if kill:
         kill.watch()
     kind, *rest = arguments
@@ -121,6 +133,26 @@ def _work(arguments: list[str], files: list[Path], environment: dict[str, str], 
         sys.path.insert(0, str(Path(kind).parent))
     sys.argv = [kind, *rest]
     exec(compile(code, kind, "exec"), main.__dict__)
+
+
+def python(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process that is not forked: for what is said of imports, or is read when Python starts."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def python_said(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:
+    """Return what it printed until its end, which was a good one."""
+    done = python(*arguments, cwd=cwd, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def said(process: Forked) -> str:

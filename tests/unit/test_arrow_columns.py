@@ -1,14 +1,12 @@
 """Columns made and read without pandas are those that Arrow's own functions make and read."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from raydpzv.arrow_columns import array, equal, numbers, strings
+from tests.helpers.programs import python_said
 
 VALUES = {
     "float64": np.array([0.5, np.nan, -np.inf]),
@@ -62,5 +60,4 @@ def test_pandas_is_not_imported() -> None:
         "import pyarrow; pyarrow.array([1]); print('pandas' in sys.modules)"
     )
     pytest.importorskip("pandas")
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == ["False", "True"]  # the second is the control
+    assert python_said("-c", code).split() == ["False", "True"]  # the second is the control

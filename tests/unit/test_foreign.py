@@ -1,6 +1,4 @@
-import os
 import pickle
-import subprocess
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +15,7 @@ from raydpzv.errors import SpecError
 from raydpzv.foreign import call, handle, is_foreign, own_digests, own_files, resolve, source_digest, unpack
 from raydpzv.models.bottoms import mlp
 from raydpzv.registry import WHOLE_MODELS
-from tests.helpers.programs import Forked, said
+from tests.helpers.programs import Forked, python_said, said
 
 
 class Plain:
@@ -288,16 +286,7 @@ print(handle(Loss), handle(Loss()), handle(lambda y: y in {"one", "two", "three"
 
 def test_handles_do_not_depend_on_the_hash_seed(tmp_path):
     (tmp_path / "program.py").write_text(_SETS)
-    runs = [
-        subprocess.run(
-            [sys.executable, "program.py"],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout.split()
-        for seed in ("1", "2")
-    ]
+    runs = [python_said("program.py", cwd=tmp_path, PYTHONHASHSEED=seed).split() for seed in ("1", "2")]
     assert runs[0] == runs[1]
     assert len(set(runs[0])) == 3
 

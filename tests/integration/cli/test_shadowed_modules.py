@@ -1,11 +1,10 @@
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.helpers.programs import ROOT, python
+
 OURS = [str(ROOT / "actors/remote.py"), str(ROOT / "scenarios/screen.py")]
 FOREIGN = 'raise RuntimeError("a module of the user\'s own was imported")\n'
 IMPORTS_OURS = """
@@ -37,16 +36,7 @@ with import_module("actors.cluster").connected("local", num_cpus=1, num_gpus=0):
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return python(*arguments, cwd=folder, PYTHONPATH=str(ROOT))
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import json
 import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.helpers.programs import python_said
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,16 +88,7 @@ def features() -> set[str]:
 
 def said(**environment: str) -> Any:
     """Return what the script prints as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", KERNELS],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(python_said("-c", KERNELS, **environment).splitlines()[-1])
 
 
 RECORDED = [

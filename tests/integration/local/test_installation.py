@@ -1,6 +1,4 @@
 import inspect
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -8,6 +6,7 @@ import pytest
 
 import raydpzv
 from raydpzv.compare.compare_methods import compare
+from tests.helpers.programs import python_said
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -42,16 +41,7 @@ except raydpzv.errors.InputError as error:
 
 def test_runs_need_neither_ray_nor_extras_and_messages_say_so(tmp_path: Path) -> None:
     hidden = "ray,gmpy2,cryptography,pandas,tensorboardX,optuna,mlxtend,yaml"
-    ended = subprocess.run(
-        [sys.executable, "-c", WITHOUT, hidden, str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=250,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == [
+    assert python_said("-c", WITHOUT, hidden, str(tmp_path / "run")).splitlines() == [
         "cryptography is not installed: pip install 'raydpzv[secure]'",
         "Ray is not installed: pip install 'raydpzv[ray]', or use --runner local",
     ]

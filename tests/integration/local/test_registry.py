@@ -1,7 +1,6 @@
 """What holds of every method, and of everything else that a scenario can name: no list here is kept by hand."""
 
 import dataclasses
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -28,6 +27,7 @@ from raydpzv.methods.vertical.frozen import FROZEN
 from raydpzv.registry import METHODS, Registry
 from scenarios.cli import app
 from tests.helpers.changed_settings import CONTROL, FILES, fields_of_method, protects_users, scenario
+from tests.helpers.programs import python_said
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -290,7 +290,4 @@ def test_the_public_door_imports_neither_torch_nor_numpy():
         "import sys, raydpzv\n"
         "print([m for m in ('torch', 'numpy', 'ray', 'pydantic', 'pyarrow') if m in sys.modules], raydpzv.__version__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=DOCS.parent, check=True
-    )
-    assert done.stdout.split() == ["[]", raydpzv.__version__]
+    assert python_said("-c", code).split() == ["[]", raydpzv.__version__]

@@ -1,8 +1,6 @@
 import inspect
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from torch import nn
@@ -10,23 +8,8 @@ from torch import nn
 import raydpzv
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
-from tests.helpers.programs import Forked, said
 
 X = (Key(0) / "verbs").generator().normal(size=(300, 5)).astype("float32")
-PROGRAM = """
-import numpy as np
-from torch import nn
-import raydpzv
-
-x = np.linspace(-1, 1, 60 * 8, dtype="float32").reshape(60, 8)
-
-class Net(nn.Sequential):
-    def __init__(self, outputs):
-        super().__init__(nn.Linear(8, outputs))
-
-run = raydpzv.run(raydpzv.horizontal(Net, (x, np.arange(60) % 3), clients=3, updates=8, lr=0.1))
-print(run.summary["digest"])
-"""
 
 
 def private(updates: int = 10):
@@ -149,14 +132,6 @@ def test_a_comparison_that_ctrl_c_stopped_is_continued_by_the_same_call(tmp_path
     assert found.runs["status"].to_pylist() == ["done"] * 2
     assert "decomfl" in found._repr_html_()
     assert str(found).startswith("<comparison of 2 runs, median test accuracy: decomfl 0.")
-
-
-def test_a_script_and_standard_input_have_the_same_bits(tmp_path):
-    (tmp_path / "own.py").write_text(PROGRAM)
-    typed = subprocess.run(
-        [sys.executable, "-"], input=PROGRAM, capture_output=True, text=True, check=True, timeout=300
-    )
-    assert said(Forked([str(tmp_path / "own.py")])).strip() == typed.stdout.strip()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import csv
 import gzip
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from raydpzv.data.table import Table
 from raydpzv.errors import DataError
 from raydpzv.registry import DATA_SOURCES
 from tests.helpers.loading import request
+from tests.helpers.programs import python_said
 
 
 def read(name: str) -> Table:
@@ -120,4 +119,4 @@ def test_loading_digits_imports_no_scikit_learn() -> None:
         "from raydpzv.settings.sections_data import DataSection;"
         "load(Request(DataSection(source='digits'), Key(0))); assert 'sklearn' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+    python_said("-c", code)

@@ -1,8 +1,6 @@
 import bz2
 import csv
 import gzip
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from raydpzv.data.reviews import token_id, words
 from raydpzv.data.table import Split
 from raydpzv.errors import DataError, SpecError
 from tests.helpers.loading import KEY, get
+from tests.helpers.programs import python_said
 
 REVIEWS = [
     (2, "Great CD", 'My lovely Pat has one of the "GREAT" voices, and I\'d buy it again.\\nTwice, even'),
@@ -173,11 +172,4 @@ def test_ids_are_stable_spread_out_and_never_padding() -> None:
 def test_ids_are_the_same_in_another_process() -> None:
     """Unlike `hash()`, which every process salts anew."""
     code = "from raydpzv.data.reviews import token_id; print(token_id('great', 30522))"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[3],
-    )
-    assert int(found.stdout) == token_id("great", 30_522)
+    assert int(python_said("-c", code)) == token_id("great", 30_522)

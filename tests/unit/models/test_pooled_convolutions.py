@@ -1,9 +1,6 @@
 import json
 import math
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +13,7 @@ from raydpzv.models.bottoms import SlicedMaxPool
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.pooled_convolutions import PooledConvolutions
 from raydpzv.models.whole import whole
+from tests.helpers.programs import python_said
 
 
 def network(height: int, width: int) -> FlatModel:
@@ -89,18 +87,11 @@ def test_bits_do_not_hang_on_how_long_the_processors_vectors_are(tmp_path: Path)
         "NUMBA_CPU_FEATURES": "+avx2,+fma",
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", SCORES],
-        env={**os.environ, **processor},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     generator = Key(5).generator()
     x = torch.from_numpy(generator.standard_normal((9, 1, 8, 8), np.float32))
     point = network(8, 8).flat.unsqueeze(0)
     found = PooledConvolutions(network(8, 8).module).at_points(point, x)
-    assert json.loads(done.stdout) == found.numpy().view(np.int32).ravel().tolist()
+    assert json.loads(python_said("-c", SCORES, **processor)) == found.numpy().view(np.int32).ravel().tolist()
 
 
 SCORES = """

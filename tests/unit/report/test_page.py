@@ -180,7 +180,6 @@ def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
 
 def test_pictures_for_papers_have_the_form_asked_for_and_others_go(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=40)
-    write_report([run], operator=True)
     for form, start in (("svg", b"<?xml"), ("pdf", b"%PDF")):
         first = write_report([run], operator=True, form=form)
         found = {p.name: p.read_bytes() for p in (run / "plots").iterdir()}

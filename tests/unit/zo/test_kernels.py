@@ -17,6 +17,8 @@ from tests.helpers.programs import Forked, said
 
 IMPORTED = """
 import json, sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "numba"]:
+    del sys.modules[name]  # whoever forked this process had imported it
 import raydpzv.zo.update, raydpzv.zo.directions, raydpzv.zo.apply_seeds, raydpzv.zo.device, raydpzv.zo.perturbation
 import raydpzv.methods.vertical.dpzv, raydpzv.methods.horizontal.decomfl
 print(json.dumps("numba" in sys.modules))
