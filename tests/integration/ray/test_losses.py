@@ -277,7 +277,9 @@ def test_a_client_that_never_answers_is_given_up_and_its_share_of_the_updates_is
     ask = _Driver._ask
 
     def ask_in_haste(self, *what):
-        if not (tmp_path / "mark 0").exists() and self._segment.number == 1:  # not where processes are to start
+        if (
+            not (tmp_path / "mark 0").exists() and self._segment.number == 1
+        ):  # not where processes are to start
             self._timeout = 5.0
         return ask(self, *what)
 
