@@ -61,13 +61,11 @@ def test_a_released_lease_is_taken_at_once(place):
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 @pytest.mark.parametrize(("system", "waits"), [({}, False), ({"system": "another"}, True)])
 def test_a_writer_that_ended_on_this_system_is_not_waited_for(place, system, waits):
-    waited = []
     Lease.acquire(place, 30.0)
-    (name,) = place.names("leases")
-    held = json.loads(place.read(f"leases/{name}"))
+    (name,), waited = place.names("leases"), []
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as ended:
-        pass
-    place.write(f"leases/{name}", json.dumps(held | system | {"pid": ended.pid}).encode())
+        held = json.loads(place.read(f"leases/{name}")) | system | {"pid": ended.pid}
+    place.write(f"leases/{name}", json.dumps(held).encode())
     assert Lease.acquire(place, 30.0, sleep=waited.append).epoch == 2
     assert bool(waited) == waits
 
