@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -56,12 +57,16 @@ def connected(
     as num_cpus. Raises InputError if Ray is not installed or the cluster does not answer.
     """
     set_defaults()
-    _token_without_a_home()
+    # Ray would write an authentication token there
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE"} & os.environ.keys() and not os.access(Path.home(), os.W_OK):
+        os.environ["RAY_AUTH_TOKEN"] = os.urandom(32).hex()
     try:
         import ray
     except ImportError:
         raise missing("Ray", "ray", ", or use --runner local") from None
-    shadow = shadowing("actors", _first_on_workers_path())
+    script = Path(sys.argv[0]).resolve().parent
+    # where Ray's processes look for modules first
+    shadow = shadowing("actors", [Path.cwd(), *([script] if str(script) in sys.path else [])])
     if ray.is_initialized():
         _check_unshadowed(shadow)
         with reused() if reuse else nullcontext():
@@ -72,11 +77,8 @@ def connected(
         _probe(os.environ.get("RAY_ADDRESS", ""))
         address = "auto"
     if address in (None, "local"):
-        options |= {
-            "address": "local",
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE,
-        } | local
+        own_ray = {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        options |= own_ray | local
         if shadow:  # costs a second of start-up, so only then
             options["runtime_env"] = {"worker_process_setup_hook": "raydpzv.package_check.claim_in_worker"}
     else:
@@ -93,12 +95,6 @@ def connected(
                 yield
         finally:
             ray.shutdown()
-
-
-def _first_on_workers_path() -> list[Path]:
-    """Return the driver's folders in which Ray's processes look for modules first."""
-    script = Path(sys.argv[0]).resolve().parent
-    return [Path.cwd(), *([script] if str(script) in sys.path else [])]
 
 
 def _check_unshadowed(shadow: Path | None) -> None:
@@ -165,18 +161,32 @@ def _fewer_processes(options: Mapping[str, Any]) -> Iterator[None]:
     """Start a Ray with these options without its autoscaler, and without dashboard and log monitor unless asked for.
 
     Ray has no option for it, and they take 4 of the 10 seconds of CPU of its start. A Ray that names them otherwise
-    starts them.
+    starts them. Ray gives its first node 30 s, whatever is set; here it has as long as its other processes.
     """
+    from ray._private import services
     from ray._private.node import Node
+
+    look, until = services.get_node, time.monotonic() + _COMES_UP
+
+    def node(*of: str) -> Any:
+        while True:
+            try:
+                return look(*of)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     wanted = {"start_api_server": options["include_dashboard"], "start_log_monitor": options["log_to_driver"]}
     unwanted = ["start_monitor", *(name for name, asked in wanted.items() if not asked)]
     before = {name: vars(Node)[name] for name in unwanted if name in vars(Node)}
     for name in before:
         setattr(Node, name, lambda self, **how: None)
+    services.get_node = node
     try:
         yield
     finally:
+        services.get_node = look
         for name, method in before.items():
             setattr(Node, name, method)
 
@@ -221,15 +231,6 @@ def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
             watcher.stdin.write(ray_watcher.SWEEP)
             raise
         watcher.stdin.write(ray_watcher.DONE)
-
-
-def _token_without_a_home() -> None:
-    """Give Ray an authentication token in the environment if HOME, where it would write one, is read-only."""
-    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_MODE" in os.environ:
-        return
-    home = Path.home()
-    if not os.access(home, os.W_OK):
-        os.environ["RAY_AUTH_TOKEN"] = os.urandom(32).hex()
 
 
 def _probe(address: str) -> None:

@@ -33,9 +33,6 @@ os.environ.pop("RAY_ADDRESS", None)
 # Ray's workers are nice to others by default: beside another process of tests they would get what that one leaves
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-# Ray exports metrics every ten seconds by default, and a test waits for them
-os.environ.setdefault("RAY_metrics_report_interval_ms", "2000")
-
 # a job in a shell's background ignores Ctrl-C, and so would all that it starts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -130,7 +130,9 @@ def resumed(uri: str, folder: Path, waits: Waits = lambda sentence: None) -> Ite
         own = _is_last_writers(folder, storage.uri, base, holder)
         if not own:
             require_repeatable(storage, base)
-    _check_not_written(folder)  # before its lease is waited for
+    if is_written(folder):  # before its lease is waited for
+        kind = "run" if RunFolder.begun(folder) else "search"
+        raise InputError(f"{folder}: another process is writing this {kind}; wait for it, or stop it")
     with _leased(storage, "", waits) as uploader:
         with naming(uri):
             base = _newest(storage)
@@ -184,13 +186,6 @@ def _newest(storage: StorageFolder) -> Manifest:
     raise InputError(
         f"{storage.uri}: holds no run and no search; begin one with: raydpzv run SCENARIO --storage {uri}"
     )
-
-
-def _check_not_written(folder: Path) -> None:
-    """Raise InputError for a folder that another process of this machine writes."""
-    if is_written(folder):
-        kind = "run" if RunFolder.begun(folder) else "search"
-        raise InputError(f"{folder}: another process is writing this {kind}; wait for it, or stop it")
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 leases/00000003-<id>.json names the writer of epoch 3 and holds a counter that grows. A process that wants to write
 watches the newest lease for the time that it names. If the counter does not move, the holder is dead, and the process
-writes a lease of the next epoch. Clocks of two machines are never compared, and file systems need no compare-and-swap:
-each process writes only its own file and then reads the others'. If a listing shows everything written before it, at
-most one of two processes with the same epoch continues. A holder that was only slow finds the newer epoch when it
-looks, which it does before and after each manifest.
+writes a lease of the next epoch, at once where the holder ran on the same system and has ended. Clocks of two machines
+are never compared, and file systems need no compare-and-swap: each process writes only its own file and then reads the
+others'. If a listing shows everything written before it, at most one of two processes with the same epoch continues. A
+holder that was only slow finds the newer epoch when it looks, which it does before and after each manifest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import InputError, RunError
@@ -54,6 +55,18 @@ class _Found:
     def process(self) -> str:
         return f"process {self.fact('pid', '?')} on {self.fact('host', 'an unknown machine')}"
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was released, or its process ran on this system and is no more."""
+        if self.fact("released", False):
+            return True
+        try:
+            if self.fact("system") == _system():
+                os.kill(self.fact("pid"), 0)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)  # not of one that another user may end
+        return False
+
 
 class Lease:
     """The right to write to a storage. Make one with `acquire`; this process holds it until `release`."""
@@ -78,7 +91,7 @@ class Lease:
         it is renewed, or if another process takes it at the same time; OSError if the storage fails.
         """
         last = _newest(storage)
-        if last and not last.fact("released", False):
+        if last and not last.ended:
             _outlive(storage, last, seconds, sleep, waits)
         lease = cls(storage, max(above, last.epoch if last else 0) + 1, seconds)
         lease.renew()
@@ -122,6 +135,7 @@ class Lease:
     def _write(self, *, released: bool) -> None:
         facts = {
             "host": socket.gethostname(),
+            "system": _system(),
             "pid": os.getpid(),
             "count": self._count,
             "seconds": self.seconds,
@@ -152,6 +166,15 @@ def _outlive(
         raise InputError(
             f"{storage.uri}: {found.process} is writing to this storage; wait for it, stop it, or choose another"
         )
+
+
+def _system() -> str:
+    """Return the boot and the container whose processes have these numbers; where that is unknown, no other's."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return secrets.token_hex(8)
 
 
 def last_writer(storage: StorageFolder) -> tuple[int, str]:

@@ -38,13 +38,7 @@ class Traffic:
 
     def facts(self, uri: str) -> Mapping[str, object]:
         """Return what summary.json says of a storage."""
-        return {
-            "uri": uri,
-            "commits": self.commits,
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-        }
+        return {"uri": uri, **vars(self), "seconds": round(self.seconds, 3)}
 
 
 @dataclass
@@ -128,18 +122,15 @@ class ManifestWriter:
             return before
         pieces: tuple[tuple[str, int], ...] = ()
         start = 0
-        if before and len(before.pieces) < _MOST_PIECES and _begins_with(data, before):
+        grown = before and hashlib.sha256(data[: before.size]).hexdigest() == before.sha256
+        if before and grown and len(before.pieces) < _MOST_PIECES:
             pieces, start = before.pieces, before.size
         if start < len(data):
-            name = self._new_name(path)
+            version = self._versions[path] = self._versions.get(path, -1) + 1
+            name = f"{OBJECTS}{self.lease.epoch:08d}/{path}{f'~{version}' if version else ''}"
             self._put(name, data[start:])
             pieces = (*pieces, (name, len(data) - start))
         return StoredFile(len(data), sha256, pieces)
-
-    def _new_name(self, path: str) -> str:
-        version = self._versions.get(path, 0)
-        self._versions[path] = version + 1
-        return f"{OBJECTS}{self.lease.epoch:08d}/{path}{f'~{version}' if version else ''}"
 
     def _put(self, name: str, data: bytes) -> None:
         self.storage.write(name, data)
@@ -175,8 +166,3 @@ class ManifestWriter:
 def settled(changed: int) -> bool:
     """Return whether a file changed at this time, in ns, would get another time if it changed once more."""
     return time.clock_gettime_ns(time.CLOCK_REALTIME) - changed > _TICK
-
-
-def _begins_with(data: bytes, before: StoredFile) -> bool:
-    """Return whether a file has only grown."""
-    return before.size <= len(data) and hashlib.sha256(data[: before.size]).hexdigest() == before.sha256

@@ -44,8 +44,10 @@ def snapshot(root: Path, unchanged: Unchanged) -> Iterator[tuple[str, bytes | No
     below = tuple(f"{_under(run, name)}/" for run in runs for name in (TAIL, _ROWS, _LEDGER))
     heads = [path for path in listed if not path.startswith(below)] if below else listed
     last = [path for path in heads if path in _LAST]
-    for run in runs:
-        _require_checkpoint(root, run)
+    for run in runs:  # a copy without the last checkpoint would be of a run without any
+        path = _under(run, CHECKPOINT)
+        if before(root / path).is_file() and not (root / path).is_file():
+            raise Moving(path)
     yield from map(reader.read, sorted(set(heads) - set(last), key=_rank))
     for run in runs:
         yield from _log(root, run, reader)
@@ -85,13 +87,6 @@ def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
             if not left:
                 raise
     raise RunError(f"{path}: changed each time that it was read")
-
-
-def _require_checkpoint(root: Path, run: str) -> None:
-    """Raise Moving where a run's last checkpoint is missing: the copy would be of a run without any."""
-    last = root / _under(run, CHECKPOINT)
-    if before(last).is_file() and not last.is_file():
-        raise Moving(_under(run, CHECKPOINT))
 
 
 def _log(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:

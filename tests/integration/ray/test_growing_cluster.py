@@ -4,17 +4,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 
 import pytest
 
 import scenarios
 from actors import ray_watcher
 from tests.helpers.programs import Forked
+from tests.helpers.ray_heads import free_port, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-BIN = Path(sys.executable).parent
 
 
 def test_a_run_waits_for_a_machine_with_its_labels_and_goes_there_and_rows_say_how_far_clocks_are_apart():
@@ -43,12 +41,6 @@ def test_a_run_waits_for_a_machine_with_its_labels_and_goes_there_and_rows_say_h
     (line,) = [line for line in ahead["warnings"] if "clock of the machine" in line]
     assert "of client 0, client 1, client 2, client 3 is 0.5" in line
     assert "ahead of the server's, more than a tenth of the 0.25 s between two activations" in line
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def listens(port):
@@ -95,39 +87,17 @@ def autoscaled(tmp_path):
     gcs, dashboard, agent, clients = (free_port() for _ in range(4))
     mark, config = os.urandom(16).hex(), tmp_path / "autoscaling.yaml"
     config.write_text(json.dumps(autoscaling(gcs)))
-    environment = {
-        **os.environ,
-        ray_watcher.MARK: mark,
-        "RAY_FAKE_CLUSTER": "1",
-        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
-    }
+    environment = {**os.environ, ray_watcher.MARK: mark, "RAY_FAKE_CLUSTER": "1"}
+    environment |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1"}
     environment |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": head, "RAY_CLOUD_INSTANCE_ID": head}
-    # socket paths below the temporary folder must stay under 107 bytes
-    with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
-        command = [str(BIN / "ray"), "start", "--head", "--block", f"--port={gcs}", f"--temp-dir={folder}"]
-        command += [
-            f"--autoscaling-config={config}",
-            "--num-cpus=1",
-            "--num-gpus=0",
-            "--object-store-memory=100000000",
-        ]
-        command += ["--include-dashboard=false", f"--dashboard-port={dashboard}", "--disable-usage-stats"]
-        command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={clients}"]
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    options = {"port": gcs, "autoscaling_config": config, "num_cpus": 1, "object_store_memory": 10**8}
+    options |= {"include_dashboard": "false", "dashboard_port": dashboard}
+    options |= {"dashboard_agent_listen_port": agent, "ray_client_server_port": clients}
+    with ray_head(environment, lambda: listens(gcs), **options):
         try:
-            while not listens(gcs):
-                assert process.poll() is None, "the head ended"
-                time.sleep(0.2)
             yield f"127.0.0.1:{gcs}"
         finally:
             ray_watcher.end(mark)
-            process.wait()
     assert not ray_watcher.marked(mark)
 
 

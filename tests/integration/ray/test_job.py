@@ -5,14 +5,12 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,17 +18,11 @@ import pytest
 from raydpzv.storage.filesystem import open_storage
 from raydpzv.storage.manifest import latest
 from tests.helpers.commands import call
+from tests.helpers.ray_heads import BIN, family, free_port, kill, ray_head
 
 ROOT = Path(__file__).parents[3]
-BIN = Path(sys.executable).parent
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def answers(url: str) -> bool:
@@ -45,39 +37,17 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def started_head():
-    """A Ray head with a token and a dashboard of its own, and its process; ended by signal, never by `ray stop`, which
-    would end others' too.
-    """
+    """A Ray head with a token and a dashboard of its own, and its process."""
     port, dashboard, agent = free_port(), free_port(), free_port()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **token}
-    # socket paths below the temporary folder must stay under 107 bytes
-    with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
-        command = [
-            str(BIN / "ray"),
-            "start",
-            "--head",
-            "--block",
-            f"--port={port}",
-            "--include-dashboard=true",
-        ]
-        command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", f"--temp-dir={folder}"]
-        command += [f"--dashboard-agent-listen-port={agent}", "--num-cpus=2", "--num-gpus=0"]
-        command += ["--disable-usage-stats"]
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        url = f"http://127.0.0.1:{dashboard}"
-        # jobs are taken by the dashboard and started by the agent: both must be up
-        ready = (f"{url}/api/version", f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
-        try:
-            while not all(map(answers, ready)):
-                assert process.poll() is None, "the head ended"
-                time.sleep(0.3)
-            yield (url, f"127.0.0.1:{port}", environment), process
-        finally:
-            process.terminate()
-            process.wait()
+    url = f"http://127.0.0.1:{dashboard}"
+    # jobs are taken by the dashboard and started by the agent: both must be up
+    ready = (f"{url}/api/version", f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
+    options = {"port": port, "num_cpus": 2, "include_dashboard": "true", "dashboard_host": "127.0.0.1"}
+    options |= {"dashboard_port": dashboard, "dashboard_agent_listen_port": agent}
+    with ray_head(environment, lambda: all(map(answers, ready)), **options) as process:
+        yield (url, f"127.0.0.1:{port}", environment), process
 
 
 @pytest.fixture(scope="module")
@@ -99,22 +69,16 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     # and of what is compiled in an empty cache tests/integration/compiled tells
     command += ["--set", "model.engine=torch"]
     command += ["--json", "--set", "budget.updates=40", "--set", "resources.client_actors=0"]
-    result = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
-    )
+    how = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    result = subprocess.run(command, env=environment, **how)
     assert result.returncode == 0, result.stdout + result.stderr
     assert '"updates": 40' in result.stdout
     assert (out / "summary.json").exists()
     # the job joined the cluster and left it running
     assert answers(f"{url}/api/version")
-    refused = subprocess.run(
-        [str(BIN / "raydpzv"), "run", "digits_dpzv", "--runner", "ray", "--address", address],
-        env=environment | {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(BIN / "raydpzv"), "run", "digits_dpzv", "--runner", "ray", "--address", address]
+    without = environment | {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}
+    refused = subprocess.run(command, env=without, **how)
     assert refused.returncode == 2, refused.stderr
     assert "wanted the cluster's token, got none or another one" in refused.stderr
 
@@ -175,20 +139,6 @@ def test_ctrl_c_leaves_the_job_which_is_stopped_later(head, tmp_path):
     assert call("replay", tmp_path / "runs" / "own", "--at", "1").exit_code == 0
 
 
-def family(pid):
-    """Return a process and all that descend from it, by number."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-    found = [pid]
-    for known in found:
-        found += [child for child, parent in parents.items() if parent == known]
-    return found
-
-
 def digests(folder):
     summary = json.loads((folder / "summary.json").read_text())
     return [summary[name] for name in ("status", "updates", "digest", "model_digest")]
@@ -227,9 +177,7 @@ def test_after_the_loss_of_the_head_the_same_line_resumes_the_run_and_downloads_
         while not ((there / "checkpoint.state").exists() and newest(storage)):
             assert sent.poll() is None, sent.communicate()
             time.sleep(0.02)
-        for pid in family(process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(family(process.pid))
         sent.send_signal(signal.SIGINT)
         sent.communicate()
     assert not (there / "summary.json").exists()

@@ -75,7 +75,7 @@ def test_the_endpoint_shows_what_the_rows_say(small, tmp_path):
     run = raydpzv.run(spec, folder, runner="ray", callbacks=[heard])
     wanted, name = folded(run, folder), folder.name.replace("ε", r"\\u03b5")
     end = time.monotonic() + 60
-    # they are exported every two seconds (tests/conftest.py); some versions of Ray show a gauge to the first who asks
+    # they are exported every ten seconds; some versions of Ray show a gauge to the first who asks
     while (found := scraped(name)) != pytest.approx(wanted) and time.monotonic() < end:
         time.sleep(0.2)
     assert found == pytest.approx(wanted)

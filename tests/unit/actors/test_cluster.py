@@ -2,9 +2,11 @@ import os
 import pickle
 import socket
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import ray
+from ray._private import services
 from ray._private.node import Node
 
 import actors.driver
@@ -53,6 +55,17 @@ def test_processes_of_ray_have_two_minutes_to_come_up_or_the_users_limit(
         monkeypatch.setenv(name, own) if own else monkeypatch.delenv(name)
         set_defaults()
         assert os.environ[name] == found
+
+
+def test_our_own_ray_looks_for_its_node_as_long_as_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, found = Mock(side_effect=[RuntimeError("not known yet"), "the node"]), []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(services, "get_node", look)
+    monkeypatch.setattr(ray, "init", lambda **options: found.append(services.get_node("here", "own")))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with connected("local"):
+        assert services.get_node is look
+    assert found == ["the node"]
 
 
 @pytest.mark.parametrize("verbose", [False, True])

@@ -2,6 +2,8 @@ import itertools
 import json
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -54,6 +56,18 @@ def test_a_released_lease_is_taken_at_once(place):
     first = Lease.acquire(place, 30.0)
     first.release()
     assert Lease.acquire(place, 30.0, sleep=lambda seconds: pytest.fail("waited")).epoch == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@pytest.mark.parametrize(("system", "waits"), [({}, False), ({"system": "another"}, True)])
+def test_a_writer_that_ended_on_this_system_is_not_waited_for(place, system, waits):
+    Lease.acquire(place, 30.0)
+    (name,), waited = place.names("leases"), []
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as ended:
+        held = json.loads(place.read(f"leases/{name}")) | system | {"pid": ended.pid}
+    place.write(f"leases/{name}", json.dumps(held).encode())
+    assert Lease.acquire(place, 30.0, sleep=waited.append).epoch == 2
+    assert bool(waited) == waits
 
 
 def test_one_that_is_released_while_somebody_waits_is_taken(place):
