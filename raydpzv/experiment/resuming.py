@@ -17,8 +17,7 @@ import numpy as np
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.finalize import RowWriter, fresh_noise, keep_first_models
-from raydpzv.experiment.initial_model import BASE
-from raydpzv.experiment.model_evaluator import RESUMED
+from raydpzv.experiment.initial_model import BASE, RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
 from raydpzv.foreign import is_foreign
