@@ -21,6 +21,9 @@ import torch
 
 RESULTS = Path(__file__).parent / "results"
 """Where JSON goes unless told otherwise; ignored by git."""
+os.environ.pop(
+    "PYTHONDONTWRITEBYTECODE", None
+)  # processes measured here have byte code, as of an installed program
 
 
 def options(description: str) -> argparse.ArgumentParser:

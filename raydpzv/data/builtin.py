@@ -74,7 +74,7 @@ def mnist5k(request: Request) -> Table:
 def _read(
     name: str, features: int, *, heading: bool, carrier: _Carrier = _SCIKIT_LEARN
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return x float64 [D, F] and y int64 [D], the last column of a file of numbers. Raises DataError."""
+    """Return x float32 [D, F] and y int64 [D], the last column of a file of numbers. Raises DataError."""
     spec = importlib.util.find_spec(carrier.module)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
@@ -99,4 +99,4 @@ def _read(
 @functools.cache
 def _numbers(path: Path, heading: int) -> np.ndarray:
     """Read a file once for all runs of a process. Callers copy the numbers."""
-    return np.loadtxt(path, delimiter=",", skiprows=heading, ndmin=2)
+    return np.loadtxt(path, np.float32, delimiter=",", skiprows=heading, ndmin=2)

@@ -41,6 +41,8 @@ _CHECKED = 8
 BASE = "base_sha256"
 MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
+RESUMED = "resumed"
+"""Under which name a ledger keeps the snapshot that a run continues from."""
 
 
 def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:

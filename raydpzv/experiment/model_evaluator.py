@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.initial_model import MODEL, RESUMED
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import LedgerGroup, Metrics, WeightsServer
 from raydpzv.sim.executor import GroupExecutor
@@ -75,8 +75,6 @@ class SnapshotWriter:
         self._kept = version
 
 
-RESUMED = "resumed"
-"""Under which name a ledger keeps the snapshot that a run continues from."""
 _FIRST_RESUMED = 256
 """Updates before the first of them: to replay fewer takes no time."""
 _GROWTH = 5 / 4

@@ -354,7 +354,8 @@ def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) 
     """
     data = hmac.new(key, digestmod="sha256")
     for array in arrays:
-        data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
+        data.update(str((array.shape, array.dtype.str)).encode())
+        data.update(np.ascontiguousarray(array).reshape(-1).data)
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
     found: dict[str, Any] = {"scenario_sha256": scenario_sha256(spec), DATA_DIGEST: data.hexdigest()}

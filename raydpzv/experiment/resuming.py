@@ -17,8 +17,7 @@ import numpy as np
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.finalize import RowWriter, fresh_noise, keep_first_models
-from raydpzv.experiment.initial_model import BASE
-from raydpzv.experiment.model_evaluator import RESUMED
+from raydpzv.experiment.initial_model import BASE, RESUMED
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import Recorded, recorded
 from raydpzv.foreign import is_foreign
@@ -236,29 +235,19 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
 
 
 def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger: Ledger | None) -> Recorded:
-    """Return the releases that a run may come to which continues from a checkpoint (None: from its start)."""
-    if checkpoint:
-        _require_ledger(checkpoint, ledger.version if ledger else None, folder)
+    """Return the releases that a run may come to which continues from a checkpoint (None: from its start).
+
+    Raises DataError if the ledger lacks updates that the checkpoint counts.
+    """
+    entered = checkpoint.state["server"].get("entered") if checkpoint else None
+    if entered is not None and (ledger is None or ledger.version < entered):
+        held = "there is none" if ledger is None else f"it holds {ledger.version}"
+        raise DataError(
+            f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {entered} updates or more, but {held}: "
+            "restore it from a copy, or start a new run with --out"
+        )
     releases = recorded(column_rows(folder, "release", Recorded._fields), ledger)
     _check_gaps(releases, folder.path)
-    return _beyond(checkpoint, releases, ledger) if checkpoint else releases
-
-
-def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFolder) -> None:
-    """Raise DataError if the ledger lacks updates that a checkpoint counts; updates: None without a ledger."""
-    counted = checkpoint.state["server"].get("entered")
-    if counted is None or (updates is not None and updates >= counted):
-        return
-    held = "there is none" if updates is None else f"it holds {updates}"
-    raise DataError(
-        f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
-        "restore it from a copy, or start a new run with --out"
-    )
-
-
-def _beyond(checkpoint: Checkpoint, releases: Recorded, ledger: Ledger | None) -> Recorded:
-    """Return the releases that a run which continues from a checkpoint may come to: those after it."""
-    entered = checkpoint.state["server"].get("entered")
     if ledger is None or entered is None:
         return releases
     before = ledger.since(0, entered)

@@ -17,7 +17,7 @@ from typing import Any
 from numba import config, njit, typeof
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
+from numba.core.runtime import nrt
 
 _settings: Any = config
 _kernels: dict[tuple[str, str], Any] = {}
@@ -113,8 +113,9 @@ class _ToLoad:
         return getattr(cpu_target.target_context, name)
 
     def refresh(self) -> None:
-        """Set up what compiled code calls, its memory, and no more."""
-        rtsys.initialize(cpu_target.target_context)
+        """Name what compiled code calls; numba would compile 20 MB of its own, which that code has a copy of."""
+        for name, address in nrt._nrt.c_helpers.items():
+            nrt.ll.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 def _loaded(kernel: Any, types: tuple[Any, ...]) -> bool:
