@@ -65,8 +65,8 @@ check: style
 
 # one process for each core, two at most; on a single core they would only be in each other's way
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2, os.cpu_count() or 1))')
-# the tests take three more, as five of them begin with Ray and wait for its processes half of the time
-TESTERS = $(if $(filter 1,$(WORKERS)),1,$(shell expr $(WORKERS) + 3))
+# the tests take one process more, as two of them share a Ray each and wait for its processes half of the time
+TESTERS = $(if $(filter 1,$(WORKERS)),1,$(shell expr $(WORKERS) + 1))
 
 # the tests start many processes, which would all compile the sources anew; types are checked beside the first tests,
 # which wait for kernels and for Ray

@@ -16,10 +16,14 @@ FIRST = (
 """What takes long must not begin last."""
 APART = ("tests/integration/local", "tests/unit/benchmarks")
 """Long tests, which share nothing with their neighbours."""
-OWN_RAY = ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
-"""Files whose tests start a Ray of their own."""
-RAYS = ("losses", "runner_contract vertical", "own_objects tune_page tune_promotion tune_restore tune_search")
-"""Files that share a Ray, each as long as the others. All other files share one more."""
+OWN_RAY = tuple(
+    f"{ON_RAY}/test_{name}.py" for name in ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
+)
+"""Files whose tests start a Ray of their own. They wait their turn, so that two shared ones have the processors."""
+ONE_RAY = tuple(
+    f"{ON_RAY}/test_{name}.py" for name in ("losses", "own_objects", "runner_contract", "users", "vertical")
+)
+"""Half of the work on a shared Ray. The other files have a second one, in another process."""
 
 
 def unit(nodeid: str) -> str:
@@ -28,16 +32,14 @@ def unit(nodeid: str) -> str:
     """
     if nodeid.startswith(APART):
         return nodeid.partition("-")[0]
-    if nodeid.startswith(ON_RAY):
-        name = nodeid.removeprefix(f"{ON_RAY}/test_").partition(".py")[0]
-        if name not in OWN_RAY:
-            return f"{ON_RAY}, {next((files for files in RAYS if name in files.split()), 'others')}"
+    if nodeid.startswith(ON_RAY) and not nodeid.startswith(OWN_RAY):
+        return f"{ON_RAY}, {'one' if nodeid.startswith(ONE_RAY) else 'other'}"
     return nodeid.split("::")[0]
 
 
 def turn(nodeid: str) -> int:
-    """Return the place in the order of beginning: first what takes longest, in one process each."""
-    if unit(nodeid).startswith((f"{ON_RAY},", f"{ON_RAY}/test_job")):
+    """Return the place in the order of beginning: first the tests that share a Ray, the longest units."""
+    if nodeid.startswith(ON_RAY) and not nodeid.startswith(OWN_RAY):
         return -1
     return next((n for n, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
 

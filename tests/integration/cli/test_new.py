@@ -84,6 +84,6 @@ def test_messages_of_a_run_name_the_party(folder):
     done = call("run", folder / "own.toml", *late, "--out", folder / "late", "--quiet", "--json")
     assert done.exit_code == 0, done.output
     assert any(
-        re.search(r"epochs fell into running round trips \(shop \d+% ", said)
+        re.search(r"epochs fell into running round trips \(shop \d+ % ", said)
         for said in json.loads(done.stdout)["warnings"]
     )
