@@ -21,9 +21,8 @@ import torch
 
 RESULTS = Path(__file__).parent / "results"
 """Where JSON goes unless told otherwise; ignored by git."""
-os.environ.pop(
-    "PYTHONDONTWRITEBYTECODE", None
-)  # processes measured here have byte code, as of an installed program
+# processes measured here have byte code, as those of an installed program
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def options(description: str) -> argparse.ArgumentParser:

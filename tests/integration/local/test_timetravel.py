@@ -225,11 +225,10 @@ def test_a_push_leaves_out_the_momentum_of_earlier_updates(tmp_path):
 
 
 def test_a_poisoner_among_a_hundred_clients_is_ranked_first(tmp_path):
-    """By chance it would be in 1 of 10,000 pairs of runs."""
-    for seed in range(2):
+    for seed in range(4):
         assert ranked(seed, tmp_path / f"{seed}", poisoned=True)[0] == 0
     # control: the same clients with right labels are not
-    assert sum(ranked(seed, tmp_path / f"right {seed}", poisoned=False)[0] == 0 for seed in range(2)) <= 1
+    assert sum(ranked(seed, tmp_path / f"right {seed}", poisoned=False)[0] == 0 for seed in range(3)) <= 1
 
 
 def test_what_cannot_be_told_is_refused(shared, tmp_path):

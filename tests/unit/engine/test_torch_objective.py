@@ -202,6 +202,8 @@ def test_central_losses_are_those_of_both_amounts(
         np.testing.assert_array_equal(losses, expected)
     assert not np.array_equal(*found)
     np.testing.assert_array_equal(ours.losses(at, along, 1e-2, rows), wanted[0])  # scratch is as before
+    ours._on_gpu = True  # a stack's sides are taken together there
+    np.testing.assert_allclose(ours.central_losses(at, along, 1e-2, rows), wanted, rtol=2e-6)
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -108,7 +108,7 @@ def test_bits_are_those_of_one_at_a_time(delta):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e4), min_size=60, max_size=80, unique=True), st.floats(1e-15, 0.999))
 def test_bits_are_those_of_one_at_a_time_wherever_they_lie(mus, delta):
     assert bits(epsilons_of(mus, delta)) == bits([epsilon_of(mu, delta) for mu in mus])
