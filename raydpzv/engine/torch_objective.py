@@ -64,9 +64,8 @@ class TorchObjective:
 
     Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB at
     most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. Central differences take twice
-    as many. A model above 2^22 parameters, on a GPU 2^24,
-    has none of these: it reads the vector that it was last given, and is perturbed layer by layer. One thread at a time
-    may use it. It computes on the device of its rows.
+    as many. A model above 2^22 parameters, on a GPU 2^24, has none of these: it reads the vector that it last got,
+    and is perturbed layer by layer. One thread at a time may use it. It computes on the device of its rows.
     """
 
     def __init__(
