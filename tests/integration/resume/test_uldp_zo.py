@@ -77,7 +77,9 @@ def test_a_killed_run_releases_nothing_a_second_time(tmp_path: Path, kind: str) 
         assert run.summary["updates"] == 10
         now = released(folder)
         assert np.array_equal(now[: len(was)], was)
-        assert not np.isin(now[len(was) :], everything).any()  # the control: what comes after is new
+        # the control: what comes after is new, but for a value by chance, since all are multiples of one step: six of
+        # 780 pairs of runs shared one and none shared two; an update has six
+        assert np.isin(now[len(was) :], everything).sum() <= 1
         assert rebuild(folder).verified
         assert run.summary["bytes_up"] == whole.summary["bytes_up"]
         assert run.summary["uploads"] == whole.summary["uploads"]
